@@ -1,0 +1,4 @@
+//! (being written)
+/// Placeholder.
+#[derive(Debug)]
+pub struct Signal;

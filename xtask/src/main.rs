@@ -1,0 +1,2 @@
+//! Placeholder head.
+fn main() {}
