@@ -1,1 +1,13 @@
-//! Placeholder head, replaced by the room's own.
+//! Concurrent ordered in-memory indexes: the search structure of a memtable.
+//!
+//! A [`MemIndex`] maps keys to records of several versions. The records lie in a [`RecordArena`], written once and never
+//! moved; the index over them holds addresses, no keys. Two structures can be chosen ([`IndexKind`]): the adaptive radix
+//! tree, which is the default, and a skiplist from `crossbeam-skiplist`, the option and the oracle of the tests.
+
+mod cursor;
+mod index;
+mod record;
+
+pub use cursor::{Cursor, IndexCursor, Versions};
+pub use index::{IndexKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, MemIndex};
+pub use record::{Record, RecordArena, RecordPtr};
