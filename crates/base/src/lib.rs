@@ -15,4 +15,4 @@ pub mod waiter;
 pub use budget::MemoryBudget;
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{ExtentId, Lsn, MAX_SEQ, Seq, SubtableId};
-pub use waiter::{Completion, Waiter};
+pub use waiter::{Completion, Settler, Waiter};

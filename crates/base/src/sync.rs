@@ -25,3 +25,34 @@ pub fn spin_loop() {
     #[cfg(loom)]
     loom::thread::yield_now();
 }
+
+/// A cell reached through closures that get a raw pointer, as loom wants it: it then checks that no two threads are in
+/// at once unless both only read. Otherwise it is the standard library's.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct UnsafeCell<T>(cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    /// A cell with a value.
+    pub fn new(value: T) -> Self {
+        UnsafeCell(cell::UnsafeCell::new(value))
+    }
+
+    /// Reads: nobody may write meanwhile.
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        #[cfg(not(loom))]
+        return f(self.0.get());
+        #[cfg(loom)]
+        self.0.with(f)
+    }
+
+    /// Writes: nobody else may be in.
+    #[inline]
+    pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        #[cfg(not(loom))]
+        return f(self.0.get());
+        #[cfg(loom)]
+        self.0.with_mut(f)
+    }
+}

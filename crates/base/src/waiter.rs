@@ -2,19 +2,52 @@
 //!
 //! A [`Completion`] is shared between the one who will settle it and the one who waits. It is settled once; the waiter
 //! may register before or after. Blocking callers park, async callers leave a waker, hosts (a SQL server's group commit)
-//! leave a callback.
+//! leave a callback. A thread that blocks may offer to work meanwhile ([`Completion::wait_helping`]): whoever wants to
+//! pass work on *elects* it.
 //!
 //! # Concurrency
-//! The state word decides: `PENDING -> SETTLED` by the settler, and the waiter slot is guarded by a mutex that only
-//! the two of them ever touch, once each. A blocking waiter spins briefly first, since most commits settle within a
-//! microsecond, and takes the mutex only to sleep.
+//! One word decides. It holds the flags below and, once settled, the number itself, so that an outcome nobody blocked
+//! for is passed on without a lock:
+//!
+//! * settling: one compare-and-swap; looking: one load; [`Completion::renew`] makes a used one pending again without
+//!   an allocation and without an atomic read-modify-write;
+//! * the mutex guards what is rare: errors, numbers beyond 60 bits, registered waiters, sleep.
+//!
+//! No wake-up is lost: a waiter sets its flag with an RMW on the word *while it holds the mutex*, and looks at what the
+//! word held. If the settler's RMW came first, the waiter sees `SETTLED` and does not sleep. If it came second, the
+//! settler sees the flag and takes the mutex before it notifies, which it cannot until the waiter sleeps. The same
+//! argument holds for electing. Every RMW on the word is AcqRel, so whoever sees `SETTLED` sees all that was done before.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-use crate::error::Result;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, spin_loop};
+
+/// The outcome is known.
+const SETTLED: u64 = 1;
+/// The outcome is in [`Slow`], not in the word.
+const ELSEWHERE: u64 = 1 << 1;
+/// A thread sleeps, or is about to.
+const SLEEPING: u64 = 1 << 2;
+/// That thread takes work while it waits.
+const WILLING: u64 = 1 << 3;
+/// It has been elected and has not yet begun.
+const ELECTED: u64 = 1 << 4;
+/// A waker or callback is in [`Slow`].
+const REGISTERED: u64 = 1 << 5;
+/// A settled number stands above the flags.
+const VALUE_SHIFT: u32 = 6;
+/// Numbers from here on do not fit beside the flags.
+const INLINE_LIMIT: u64 = 1 << (64 - VALUE_SHIFT);
+
+/// How often a blocking waiter looks before it goes to sleep: most commits settle within a microsecond.
+#[cfg(not(loom))]
+const SPINS: usize = 128;
+#[cfg(loom)]
+const SPINS: usize = 0;
 
 /// Who is told when an outcome is known.
 pub enum Waiter {
@@ -22,6 +55,18 @@ pub enum Waiter {
     Waker(Waker),
     /// Is called on the thread that settles the outcome; must be quick and must not block.
     Callback(Box<dyn FnOnce(Result<u64>) + Send>),
+}
+
+impl Waiter {
+    /// Tells the outcome. Runs foreign code on a thread that has more to settle, so a panic in it ends here: the panic
+    /// hook has reported it, and the outcome is not changed by it.
+    fn tell(self, outcome: Result<u64>) {
+        let told = catch_unwind(AssertUnwindSafe(|| match self {
+            Waiter::Waker(w) => w.wake(),
+            Waiter::Callback(f) => f(outcome),
+        }));
+        drop(told);
+    }
 }
 
 impl fmt::Debug for Waiter {
@@ -38,84 +83,139 @@ impl fmt::Debug for Waiter {
 pub struct Completion(Arc<Inner>);
 
 struct Inner {
-    settled: AtomicBool,
-    state: Mutex<State>,
+    word: AtomicU64,
+    slow: Mutex<Slow>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct Slow {
     outcome: Option<Result<u64>>,
     waiter: Option<Waiter>,
-    sleeping: bool,
 }
-
-/// How often a blocking waiter looks before it goes to sleep.
-#[cfg(not(loom))]
-const SPINS: usize = 200;
-#[cfg(loom)]
-const SPINS: usize = 0;
 
 impl Completion {
     /// A pending outcome.
     #[allow(clippy::new_without_default, reason = "a default outcome would read as a settled one")]
     pub fn new() -> Self {
         Completion(Arc::new(Inner {
-            settled: AtomicBool::new(false),
-            state: Mutex::new(State::default()),
+            word: AtomicU64::new(0),
+            slow: Mutex::new(Slow::default()),
             wake: Condvar::new(),
         }))
     }
 
-    /// Settles the outcome and tells the waiter. A second call changes nothing.
-    pub fn settle(&self, outcome: Result<u64>) {
-        let mut state = self.lock();
-        if state.outcome.is_some() {
+    /// Makes this handle pending again, for a thread that commits time after time. Reuses the memory if every other
+    /// handle is gone, else allocates; other handles keep their outcome.
+    pub fn renew(&mut self) {
+        if Arc::strong_count(&self.0) != 1 {
+            *self = Completion::new();
             return;
         }
-        state.outcome = Some(outcome.clone());
-        // Release: whoever sees the flag sees everything done before the outcome was settled.
-        self.0.settled.store(true, Ordering::Release);
-        let waiter = state.waiter.take();
-        let sleeping = state.sleeping;
-        drop(state);
-        if sleeping {
-            self.0.wake.notify_all();
+        // The count was read relaxed: this pairs with the release by which the last other handle was dropped.
+        fence(Ordering::Acquire);
+        let word = self.0.word.load(Ordering::Relaxed);
+        if word & (ELSEWHERE | REGISTERED) != 0 {
+            *self.lock() = Slow::default();
         }
-        match waiter {
-            Some(Waiter::Waker(w)) => w.wake(),
-            Some(Waiter::Callback(f)) => f(outcome),
-            None => {}
+        self.0.word.store(0, Ordering::Relaxed);
+    }
+
+    /// A handle that settles this outcome, if only by being dropped.
+    pub fn settler(&self) -> Settler {
+        Settler(Some(self.clone()))
+    }
+
+    /// Settles the outcome and tells the waiter. A second call changes nothing.
+    pub fn settle(&self, outcome: Result<u64>) {
+        let before = match &outcome {
+            Ok(n) if *n < INLINE_LIMIT => self.decide(SETTLED | n << VALUE_SHIFT),
+            _ => {
+                let mut slow = self.lock();
+                if slow.outcome.is_some() {
+                    return;
+                }
+                slow.outcome = Some(outcome.clone());
+                let before = self.decide(SETTLED | ELSEWHERE);
+                if before.is_none() {
+                    slow.outcome = None;
+                }
+                before
+            }
+        };
+        if before.is_some_and(|word| word & (SLEEPING | REGISTERED) != 0) {
+            self.notify(outcome);
+        }
+    }
+
+    /// Puts the outcome into the word; gives what the word was, or `None` if another outcome is there already.
+    #[inline]
+    fn decide(&self, settled: u64) -> Option<u64> {
+        let mut word = self.0.word.load(Ordering::Relaxed);
+        while word & SETTLED == 0 {
+            match self.0.word.compare_exchange_weak(word, word | settled, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(word),
+                Err(now) => word = now,
+            }
+        }
+        None
+    }
+
+    #[cold]
+    fn notify(&self, outcome: Result<u64>) {
+        let waiter = self.lock().waiter.take();
+        self.0.wake.notify_all();
+        if let Some(waiter) = waiter {
+            waiter.tell(outcome);
         }
     }
 
     /// Whether the outcome is known.
     pub fn is_settled(&self) -> bool {
-        self.0.settled.load(Ordering::Acquire)
+        self.0.word.load(Ordering::Acquire) & SETTLED != 0
     }
 
     /// The outcome, if known.
     pub fn outcome(&self) -> Option<Result<u64>> {
-        if !self.is_settled() {
-            return None;
-        }
-        self.lock().outcome.clone()
+        let word = self.0.word.load(Ordering::Acquire);
+        (word & SETTLED != 0).then(|| self.read(word))
     }
 
     /// Registers who is to be told; replaces an earlier registration. If the outcome is known already, a callback is
     /// called and a waker woken at once, on this thread.
     pub fn register(&self, waiter: Waiter) {
-        let mut state = self.lock();
-        match state.outcome.clone() {
-            None => state.waiter = Some(waiter),
-            Some(outcome) => {
-                drop(state);
-                match waiter {
-                    Waiter::Waker(w) => w.wake(),
-                    Waiter::Callback(f) => f(outcome),
-                }
+        let mut slow = self.lock();
+        slow.waiter = Some(waiter);
+        let word = self.0.word.fetch_or(REGISTERED, Ordering::AcqRel);
+        if word & SETTLED == 0 {
+            return;
+        }
+        let waiter = slow.waiter.take();
+        drop(slow);
+        if let Some(waiter) = waiter {
+            waiter.tell(self.read(word));
+        }
+    }
+
+    /// Asks a thread that blocks in [`Completion::wait_helping`] to do its work now. True if it will, even if the
+    /// outcome is settled in the meantime; false if nobody blocks there, or the outcome is known.
+    pub fn elect(&self) -> bool {
+        let mut word = self.0.word.load(Ordering::Relaxed);
+        loop {
+            if word & WILLING == 0 || word & (SETTLED | ELECTED) != 0 {
+                return false;
+            }
+            match self.0.word.compare_exchange_weak(word, word | ELECTED, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => break,
+                Err(now) => word = now,
             }
         }
+        // Taking the lock waits until the elected thread sleeps, so that it cannot miss this.
+        drop(self.lock());
+        self.0.wake.notify_all();
+        true
     }
 
     /// Blocks until the outcome is known.
@@ -123,28 +223,74 @@ impl Completion {
     /// # Errors
     /// The error that the outcome was settled with.
     pub fn wait(&self) -> Result<u64> {
-        for _ in 0..SPINS {
-            if self.is_settled() {
-                break;
-            }
-            spin_loop();
+        match self.spin() {
+            Some(outcome) => outcome,
+            None => self.sleep(SLEEPING, || {}),
         }
-        let mut state = self.lock();
-        loop {
-            if let Some(outcome) = &state.outcome {
-                return outcome.clone();
+    }
+
+    /// Blocks until the outcome is known, and calls `work` each time [`Completion::elect`] asks for it.
+    ///
+    /// # Errors
+    /// The error that the outcome was settled with.
+    pub fn wait_helping(&self, work: impl FnMut()) -> Result<u64> {
+        match self.spin() {
+            Some(outcome) => outcome,
+            None => self.sleep(SLEEPING | WILLING, work),
+        }
+    }
+
+    #[inline]
+    fn spin(&self) -> Option<Result<u64>> {
+        if let Some(outcome) = self.outcome() {
+            return Some(outcome);
+        }
+        for _ in 0..SPINS {
+            spin_loop();
+            if let Some(outcome) = self.outcome() {
+                return Some(outcome);
             }
-            state.sleeping = true;
-            state = match self.0.wake.wait(state) {
+        }
+        None
+    }
+
+    #[cold]
+    fn sleep(&self, flags: u64, mut work: impl FnMut()) -> Result<u64> {
+        let mut slow = self.lock();
+        loop {
+            let word = self.0.word.fetch_or(flags, Ordering::AcqRel);
+            // Before the outcome: an election that was promised to the elector is honoured though it is settled.
+            if flags & WILLING != 0 && word & ELECTED != 0 {
+                if self.0.word.fetch_and(!ELECTED, Ordering::AcqRel) & ELECTED != 0 {
+                    drop(slow);
+                    work();
+                    slow = self.lock();
+                }
+                continue;
+            }
+            if word & SETTLED != 0 {
+                drop(slow);
+                return self.read(word);
+            }
+            slow = match self.0.wake.wait(slow) {
                 Ok(s) => s,
                 Err(poison) => poison.into_inner(),
             };
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panicking callback runs outside the lock, so a poisoned mutex still holds a whole state.
-        match self.0.state.lock() {
+    /// The outcome that the settled `word` stands for.
+    fn read(&self, word: u64) -> Result<u64> {
+        if word & ELSEWHERE == 0 {
+            return Ok(word >> VALUE_SHIFT);
+        }
+        // It was stored before the word said so.
+        self.lock().outcome.clone().unwrap_or_else(|| Err(unsettled()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slow> {
+        // Nothing that can panic runs under the lock, so a poisoned mutex still holds a whole state.
+        match self.0.slow.lock() {
             Ok(s) => s,
             Err(poison) => poison.into_inner(),
         }
@@ -157,67 +303,39 @@ impl fmt::Debug for Completion {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::error::Error;
-    use std::sync::atomic::AtomicUsize;
+/// The settling end of a [`Completion`]. Dropped before it has settled, on whatever path of errors, it settles with a
+/// [`ErrorKind::Closed`] error, so that no waiter is left behind.
+#[derive(Debug)]
+pub struct Settler(Option<Completion>);
 
-    #[test]
-    fn a_blocked_thread_is_woken() {
-        let c = Completion::new();
-        let d = c.clone();
-        let t = std::thread::scope(|s| {
-            #[allow(clippy::disallowed_methods)]
-            let h = s.spawn(move || d.wait());
-            c.settle(Ok(7));
-            h.join().unwrap()
-        });
-        assert_eq!(t.unwrap(), 7);
-    }
-
-    #[test]
-    fn a_callback_hears_of_the_outcome_whether_it_registers_before_or_after() {
-        let hits = std::sync::Arc::new(AtomicUsize::new(0));
-        for early in [true, false] {
-            let c = Completion::new();
-            let h = hits.clone();
-            let cb = Waiter::Callback(Box::new(move |r| {
-                assert!(r.is_err());
-                h.fetch_add(1, Ordering::Relaxed);
-            }));
-            if early {
-                c.register(cb);
-                c.settle(Err(Error::invalid("no")));
-            } else {
-                c.settle(Err(Error::invalid("no")));
-                c.register(cb);
-            }
+impl Settler {
+    /// Settles the outcome and tells the waiter.
+    pub fn settle(mut self, outcome: Result<u64>) {
+        if let Some(c) = self.0.take() {
+            c.settle(outcome);
         }
-        assert_eq!(hits.load(Ordering::Relaxed), 2);
     }
 
-    #[test]
-    fn the_first_outcome_stays() {
-        let c = Completion::new();
-        c.settle(Ok(1));
-        c.settle(Ok(2));
-        assert_eq!(c.wait().unwrap(), 1);
+    /// [`Completion::elect`] of the waiting end.
+    pub fn elect(&self) -> bool {
+        self.0.as_ref().is_some_and(Completion::elect)
     }
 }
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        if let Some(c) = self.0.take() {
+            c.settle(Err(unsettled()));
+        }
+    }
+}
+
+fn unsettled() -> Error {
+    Error::new(ErrorKind::Closed, "the operation was given up before its outcome was known")
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 #[cfg(all(test, loom))]
-mod model {
-    use super::*;
-
-    #[test]
-    fn no_wakeup_is_lost() {
-        loom::model(|| {
-            let c = Completion::new();
-            let d = c.clone();
-            let t = loom::thread::spawn(move || d.wait().unwrap());
-            c.settle(Ok(3));
-            assert_eq!(t.join().unwrap(), 3);
-        });
-    }
-}
+mod model;
