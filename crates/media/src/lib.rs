@@ -142,6 +142,9 @@ pub trait Media: Send + Sync + Debug + 'static {
     /// On a simulated machine, runs one pending task on this thread; on a real one does nothing. Whoever is about to
     /// block for background work asks first ([`Signal::wait_until`] does).
     fn help(&self) -> Help;
+    /// Ends background work: tasks not yet started are dropped, running ones are waited for (but not by themselves).
+    /// Dropping the last handle of a machine does the same.
+    fn shutdown(&self);
     /// Fills all requests, overlapping them where the machine can. Returns the first error after all have ended.
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
         let mut first = Ok(());
