@@ -1,20 +1,43 @@
 //! Ordered traversal by distinct key, in both directions.
 
-use std::marker::PhantomData;
+use terrane_base::{MAX_SEQ, Seq};
 
-use terrane_base::Seq;
-
-use crate::index::MemIndex;
-use crate::record::Record;
+use crate::art::{Path, Way, Word};
+use crate::index::{MemIndex, Structure};
+use crate::record::{Record, RecordPtr};
 
 /// A position in a [`MemIndex`] that does not borrow it: every method takes the index again, so that an iterator may
 /// keep a cursor beside the `Arc` that keeps the index alive. Handing in another index than the one it was positioned in
 /// leaves the cursor invalid.
 ///
-/// A cursor sees every insert that happened before it was positioned; later ones it may or may not see. Between two
-/// calls it holds nothing that would delay reclamation.
+/// Each move, be it a seek or a step, sees every insert that happened before it; inserts that run at the same time it may
+/// or may not see. The current key's versions are those that were there at the last move, and perhaps later ones. Between
+/// two calls a cursor holds nothing that would delay reclamation.
 #[derive(Clone, Debug, Default)]
-pub struct Cursor {}
+pub struct Cursor {
+    /// The index that the rest is about.
+    owner: u64,
+    /// The current key's leaf; empty when not valid.
+    leaf: Leaf,
+    /// How the tree got to the leaf.
+    path: Path,
+}
+
+/// The current key, as the structure knows it: a leaf of the tree, or the address of any record of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Leaf(Word);
+
+impl Default for Leaf {
+    fn default() -> Self {
+        Leaf(Word::EMPTY)
+    }
+}
+
+impl From<Option<RecordPtr>> for Leaf {
+    fn from(record: Option<RecordPtr>) -> Self {
+        Leaf(record.map_or(Word::EMPTY, Word::one))
+    }
+}
 
 impl Cursor {
     /// A cursor without a position.
@@ -23,58 +46,104 @@ impl Cursor {
     }
 
     /// Whether there is a current key.
+    #[inline]
     pub fn valid(&self) -> bool {
-        todo!()
+        !self.leaf.0.is_empty()
     }
 
     /// Forgets the position.
     pub fn clear(&mut self) {
-        todo!()
+        self.leaf = Leaf::default();
     }
 
     /// Goes to the first key at or after `key`.
-    pub fn seek(&mut self, _index: &MemIndex, _key: &[u8]) {
-        todo!()
+    pub fn seek(&mut self, index: &MemIndex, key: &[u8]) {
+        self.owner = index.id();
+        self.leaf = match index.structure() {
+            Structure::Art(art) => Leaf(art.seek(&mut self.path, key, Way::Up)),
+            Structure::Skiplist(list) => list.at_or_after(key).into(),
+        };
     }
 
     /// Goes to the last key at or before `key`.
-    pub fn seek_for_prev(&mut self, _index: &MemIndex, _key: &[u8]) {
-        todo!()
+    pub fn seek_for_prev(&mut self, index: &MemIndex, key: &[u8]) {
+        self.owner = index.id();
+        self.leaf = match index.structure() {
+            Structure::Art(art) => Leaf(art.seek(&mut self.path, key, Way::Down)),
+            Structure::Skiplist(list) => list.at_or_before(key).into(),
+        };
     }
 
     /// Goes to the smallest key.
-    pub fn seek_first(&mut self, _index: &MemIndex) {
-        todo!()
+    pub fn seek_first(&mut self, index: &MemIndex) {
+        self.owner = index.id();
+        self.leaf = match index.structure() {
+            Structure::Art(art) => Leaf(art.seek_end(&mut self.path, Way::Up)),
+            Structure::Skiplist(list) => list.at_or_after(&[]).into(),
+        };
     }
 
     /// Goes to the largest key.
-    pub fn seek_last(&mut self, _index: &MemIndex) {
-        todo!()
+    pub fn seek_last(&mut self, index: &MemIndex) {
+        self.owner = index.id();
+        self.leaf = match index.structure() {
+            Structure::Art(art) => Leaf(art.seek_end(&mut self.path, Way::Down)),
+            Structure::Skiplist(list) => list.last_key().into(),
+        };
     }
 
     /// Goes to the next larger key. Does nothing when not valid.
-    pub fn next(&mut self, _index: &MemIndex) {
-        todo!()
+    #[inline]
+    pub fn next(&mut self, index: &MemIndex) {
+        self.step(index, Way::Up);
     }
 
     /// Goes to the next smaller key. Does nothing when not valid.
-    pub fn prev(&mut self, _index: &MemIndex) {
-        todo!()
+    #[inline]
+    pub fn prev(&mut self, index: &MemIndex) {
+        self.step(index, Way::Down);
+    }
+
+    fn step(&mut self, index: &MemIndex, way: Way) {
+        self.leaf = match (index.structure(), self.leaf_in(index)) {
+            (_, Word::EMPTY) => Leaf::default(),
+            (Structure::Art(art), leaf) => Leaf(art.step(&mut self.path, leaf, way)),
+            (Structure::Skiplist(list), _) if way == Way::Up => list.after(self.key(index)).into(),
+            (Structure::Skiplist(list), _) => list.before(self.key(index)).into(),
+        };
     }
 
     /// The current key; empty when not valid.
-    pub fn key<'a>(&self, _index: &'a MemIndex) -> &'a [u8] {
-        todo!()
+    #[inline]
+    pub fn key<'a>(&self, index: &'a MemIndex) -> &'a [u8] {
+        let leaf = self.leaf_in(index);
+        let key = match index.structure() {
+            Structure::Art(art) => art.key(leaf),
+            Structure::Skiplist(list) => list.key(leaf),
+        };
+        key.unwrap_or(&[])
     }
 
     /// The newest version of the current key with a sequence at or below `snapshot`.
-    pub fn version<'a>(&self, _index: &'a MemIndex, _snapshot: Seq) -> Option<Record<'a>> {
-        todo!()
+    #[inline]
+    pub fn version<'a>(&self, index: &'a MemIndex, snapshot: Seq) -> Option<Record<'a>> {
+        match (index.structure(), self.leaf_in(index)) {
+            (_, Word::EMPTY) => None,
+            (Structure::Art(art), leaf) => art.version(leaf, snapshot),
+            (Structure::Skiplist(list), leaf) => list.get(list.key(leaf)?, snapshot),
+        }
     }
 
     /// All versions of the current key, newest first.
-    pub fn versions<'a>(&self, _index: &'a MemIndex) -> Versions<'a> {
-        todo!()
+    pub fn versions<'a>(&self, index: &'a MemIndex) -> Versions<'a> {
+        let at = Cursor { owner: self.owner, leaf: self.leaf, path: Path::default() };
+        Versions { index, at, bound: Some(MAX_SEQ) }
+    }
+
+    /// The leaf, if it is one of `index`: addresses mean something to their own index alone.
+    #[inline]
+    fn leaf_in(&self, index: &MemIndex) -> Word {
+        if self.owner == index.id() { self.leaf.0 } else { Word::EMPTY }
     }
 }
 
@@ -143,14 +212,18 @@ impl<'a> IndexCursor<'a> {
 
 /// The versions of one key, newest first.
 pub struct Versions<'a> {
-    index: PhantomData<&'a MemIndex>,
+    index: &'a MemIndex,
+    at: Cursor,
+    /// The largest sequence still to be looked for.
+    bound: Option<Seq>,
 }
 
 impl<'a> Iterator for Versions<'a> {
     type Item = Record<'a>;
 
     fn next(&mut self) -> Option<Record<'a>> {
-        let _ = self.index;
-        todo!()
+        let found = self.bound.and_then(|bound| self.at.version(self.index, bound));
+        self.bound = found.and_then(|record| record.seq.checked_sub(1));
+        found
     }
 }

@@ -1,12 +1,17 @@
-//! The index as the memtable sees it: one safe face over both structures.
+//! The index as the memtable sees it: one safe face over both structures, with the arena of their records.
 
-use terrane_base::{MemoryBudget, Result, Seq};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use terrane_base::metrics::Counter;
+use terrane_base::{Error, MAX_SEQ, MemoryBudget, Result, Seq};
+
+use crate::art::{Art, Inserted, MAX_DEPTH};
 use crate::cursor::IndexCursor;
-use crate::record::Record;
+use crate::record::{Record, RecordArena};
+use crate::skiplist::List;
 
 /// Longest key that an index takes, in bytes.
-pub const MAX_KEY_BYTES: usize = (1 << 24) - 1;
+pub const MAX_KEY_BYTES: usize = MAX_DEPTH;
 
 /// Longest value that an index takes, in bytes.
 pub const MAX_VALUE_BYTES: usize = u32::MAX as usize;
@@ -14,34 +19,91 @@ pub const MAX_VALUE_BYTES: usize = u32::MAX as usize;
 /// Which structure a [`MemIndex`] searches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexKind {
-    /// The adaptive radix tree.
+    /// The adaptive radix tree: every operation in a few memory accesses, whatever the number of keys.
     #[default]
     Art,
-    /// A skiplist.
+    /// A skiplist: several times slower; memory for its nodes is estimated, [`MemIndex::keys`] and a cursor's steps
+    /// search.
     Skiplist,
 }
 
+pub(crate) enum Structure {
+    Art(Art),
+    Skiplist(Box<List>),
+}
+
+/// Tells indexes apart, so that a cursor knows its own.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
 /// A concurrent ordered map from keys to versions of records.
-pub struct MemIndex {}
+///
+/// All methods may be called from any number of threads at once. Reads never wait for writes, except that of an old
+/// version of a key for an insert of the same key out of order. What a read returns borrows from the index and stays
+/// valid, and unchanged, as long as that lives.
+pub struct MemIndex {
+    id: u64,
+    // Dropped before the records that it points at.
+    structure: Structure,
+    records: RecordArena,
+    versions: Counter,
+    keys: Counter,
+}
 
 impl MemIndex {
     /// An empty index whose memory (records and nodes) is charged to `budget` until it is dropped.
-    pub fn new(_kind: IndexKind, _budget: MemoryBudget) -> Self {
-        todo!()
+    pub fn new(kind: IndexKind, budget: MemoryBudget) -> Self {
+        MemIndex {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            structure: match kind {
+                IndexKind::Art => Structure::Art(Art::new(budget.clone())),
+                IndexKind::Skiplist => Structure::Skiplist(Box::new(List::new(budget.clone()))),
+            },
+            records: RecordArena::new(budget),
+            versions: Counter::new(),
+            keys: Counter::new(),
+        }
     }
 
     /// Adds a version of `key`. Any number of threads may insert at once; the sequences of one key may arrive in any
     /// order. A (key, sequence) pair that is there already stays as it is.
     ///
     /// # Errors
-    /// [`terrane_base::ErrorKind::LimitExceeded`] above [`MAX_KEY_BYTES`] or [`MAX_VALUE_BYTES`]; nothing else.
-    pub fn insert(&self, _key: &[u8], _seq: Seq, _kind: u8, _value: &[u8]) -> Result<()> {
-        todo!()
+    /// [`terrane_base::ErrorKind::LimitExceeded`] above [`MAX_KEY_BYTES`], [`MAX_VALUE_BYTES`] or
+    /// [`terrane_base::MAX_SEQ`]; nothing else.
+    #[inline]
+    pub fn insert(&self, key: &[u8], seq: Seq, kind: u8, value: &[u8]) -> Result<()> {
+        if key.len() > MAX_KEY_BYTES || value.len() > MAX_VALUE_BYTES || seq > MAX_SEQ {
+            return Err(beyond_limits(key, seq, value));
+        }
+        let at = self.records.push(key, seq, kind, value);
+        match &self.structure {
+            Structure::Art(art) => match art.insert(key, seq, at) {
+                Inserted::Key => {
+                    self.versions.add(1);
+                    self.keys.add(1);
+                }
+                Inserted::Version => self.versions.add(1),
+                Inserted::Nothing => {}
+            },
+            Structure::Skiplist(list) => {
+                // SAFETY: pushed just now, by this thread, to the arena that is dropped after the list.
+                let key = unsafe { self.records.get(at) }.key;
+                // SAFETY: the key is the record's own.
+                if unsafe { list.insert(key, seq, at) } {
+                    self.versions.add(1);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The newest version of `key` with a sequence at or below `snapshot`.
-    pub fn get(&self, _key: &[u8], _snapshot: Seq) -> Option<Record<'_>> {
-        todo!()
+    #[inline]
+    pub fn get(&self, key: &[u8], snapshot: Seq) -> Option<Record<'_>> {
+        match &self.structure {
+            Structure::Art(art) => art.get(key, snapshot),
+            Structure::Skiplist(list) => list.get(key, snapshot),
+        }
     }
 
     /// A cursor that borrows this index. See [`crate::Cursor`] for one that does not.
@@ -51,7 +113,7 @@ impl MemIndex {
 
     /// Records inserted.
     pub fn len(&self) -> usize {
-        todo!()
+        self.versions.get() as usize
     }
 
     /// Whether nothing was inserted.
@@ -61,11 +123,37 @@ impl MemIndex {
 
     /// Distinct keys.
     pub fn keys(&self) -> usize {
-        todo!()
+        match &self.structure {
+            Structure::Art(_) => self.keys.get() as usize,
+            Structure::Skiplist(list) => list.keys(),
+        }
     }
 
     /// Bytes charged to the budget for records and nodes.
     pub fn bytes(&self) -> usize {
-        todo!()
+        self.records.bytes()
+            + match &self.structure {
+                Structure::Art(art) => art.bytes(),
+                Structure::Skiplist(list) => list.bytes(),
+            }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn structure(&self) -> &Structure {
+        &self.structure
+    }
+}
+
+#[cold]
+fn beyond_limits(key: &[u8], seq: Seq, value: &[u8]) -> Error {
+    if key.len() > MAX_KEY_BYTES {
+        Error::limit("key size in bytes", key.len() as u64, MAX_KEY_BYTES as u64)
+    } else if value.len() > MAX_VALUE_BYTES {
+        Error::limit("value size in bytes", value.len() as u64, MAX_VALUE_BYTES as u64)
+    } else {
+        Error::limit("sequence", seq, MAX_SEQ)
     }
 }

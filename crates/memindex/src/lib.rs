@@ -4,9 +4,12 @@
 //! moved; the index over them holds addresses, no keys. Two structures can be chosen ([`IndexKind`]): the adaptive radix
 //! tree, which is the default, and a skiplist from `crossbeam-skiplist`, the option and the oracle of the tests.
 
+mod art;
 mod cursor;
 mod index;
+mod memory;
 mod record;
+mod skiplist;
 
 pub use cursor::{Cursor, IndexCursor, Versions};
 pub use index::{IndexKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, MemIndex};

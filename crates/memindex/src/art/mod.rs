@@ -1,0 +1,371 @@
+//! An adaptive radix tree with optimistic lock coupling.
+//!
+//! The structure is that of Leis, Kemper and Neumann, "The Adaptive Radix Tree: ARTful Indexing for Main-Memory
+//! Databases" (ICDE 2013): a trie over key bytes whose nodes have one of four sizes, with paths of single children
+//! compressed and single keys hung as high as they are unique. Synchronisation follows Leis, Scheibner, Kemper and
+//! Neumann, "The ART of Practical Synchronization" (DaMoN 2016). What differs here:
+//!
+//! - Keys are any bytes and one may be a prefix of another: a node has a place for the key that ends at it.
+//! - Keys are not stored in the tree. A node knows its depth and the eight bytes before it; longer paths are read from
+//!   any record below.
+//! - Nothing is ever deleted; the whole tree goes when its memtable goes. So a node is replaced only by a larger one,
+//!   and each change shows with one store (see [`node`]).
+//!
+//! # Concurrency
+//! *Writers* descend noting the version of each node, and lock only what they change, by exchanging the version that
+//! they noted ([`lock`]): the node that gets a child, or the parent whose pointer is replaced, and for a node that
+//! outgrows its size both, parent first. If the exchange fails, they start over. Locks are only ever tried, so there is
+//! no deadlock, and one writer's failure is another's success.
+//!
+//! *Readers* are wait-free: they take no lock, check no version and never start over. Whatever node a reader has come
+//! to, the tree held it after the read began, and a node that was replaced meanwhile still shows all it held then.
+//!
+//! *Reclamation* is by epoch ([`reclaim`]): every operation pins its thread, and what was replaced is reused after all
+//! threads that were pinned then have moved on. Records and version lists are never reclaimed, so what an operation
+//! returns needs no pin.
+//!
+//! # After a crash
+//! Nothing remains. The log holds what is needed to fill an index again.
+
+pub(crate) mod lock;
+pub(crate) mod node;
+mod pool;
+mod reclaim;
+mod seek;
+mod versions;
+mod word;
+
+use std::cmp::Ordering as Order;
+
+use terrane_base::{MemoryBudget, Seq};
+
+use crate::record::{Record, RecordPtr};
+use lock::Wait;
+use node::{NodeRef, Slot};
+use pool::Pool;
+use reclaim::{Guard, pin};
+use word::Kind;
+
+pub(crate) use node::MAX_DEPTH;
+pub(crate) use seek::{Path, Way};
+pub(crate) use word::{Leaf, Word};
+
+/// What an insert did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Inserted {
+    /// The first version of its key.
+    Key,
+    /// Another version.
+    Version,
+    /// Nothing: that sequence of the key is there.
+    Nothing,
+}
+
+/// Somebody changed what was read; start over.
+struct Changed;
+
+/// See the module's head.
+pub(crate) struct Art {
+    pool: Pool,
+    /// A Node256 at depth 0, never replaced.
+    root: Word,
+}
+
+/// A node as a writer came upon it.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    node: NodeRef<'a>,
+    version: u64,
+}
+
+impl<'a> Seen<'a> {
+    fn new(node: NodeRef<'a>) -> Result<Self, Changed> {
+        node.header().lock.read().map(|version| Seen { node, version }).ok_or(Changed)
+    }
+
+    fn lock(self) -> Result<(), Changed> {
+        if self.node.header().lock.try_lock(self.version) { Ok(()) } else { Err(Changed) }
+    }
+
+    fn unlock(self) {
+        self.node.header().lock.unlock(self.version);
+    }
+
+    /// Stores over what hangs in `slot`, if the node is as it was seen.
+    fn set(self, slot: Slot, word: Word) -> Result<(), Changed> {
+        self.lock()?;
+        self.node.set(slot, word);
+        self.unlock();
+        Ok(())
+    }
+}
+
+impl Art {
+    pub(crate) fn new(budget: MemoryBudget) -> Self {
+        let pool = Pool::new(budget);
+        let root = pool.node(Kind::N256);
+        root.start(&[], Word::EMPTY);
+        let root = root.word(0);
+        Art { pool, root }
+    }
+
+    /// Bytes taken from the budget.
+    pub(crate) fn bytes(&self) -> usize {
+        self.pool.bytes()
+    }
+
+    /// The newest version of `key` at or below `snapshot`.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8], snapshot: Seq) -> Option<Record<'_>> {
+        let guard = pin();
+        match self.leaf(self.find(key, &guard))? {
+            Leaf::One(record) => {
+                let record = self.read(record);
+                (record.key == key && record.seq <= snapshot).then_some(record)
+            }
+            Leaf::Many(list) => {
+                let newest = self.read(list.newest()?);
+                if newest.key != key || newest.seq <= snapshot {
+                    return (newest.key == key).then_some(newest);
+                }
+                list.at_or_below(snapshot, &guard).map(|record| self.read(record))
+            }
+        }
+    }
+
+    /// The newest version at or below `snapshot` of the key that a leaf is for.
+    pub(crate) fn version(&self, leaf: Word, snapshot: Seq) -> Option<Record<'_>> {
+        let record = match self.leaf(leaf)? {
+            Leaf::One(record) => record,
+            Leaf::Many(list) => {
+                let newest = self.read(list.newest()?);
+                if newest.seq <= snapshot {
+                    return Some(newest);
+                }
+                list.at_or_below(snapshot, &pin())?
+            }
+        };
+        Some(self.read(record)).filter(|record| record.seq <= snapshot)
+    }
+
+    /// The key that a leaf is for.
+    pub(crate) fn key(&self, leaf: Word) -> Option<&[u8]> {
+        match self.leaf(leaf)? {
+            Leaf::One(record) => Some(self.read(record).key),
+            Leaf::Many(list) => list.newest().map(|record| self.read(record).key),
+        }
+    }
+
+    /// The only leaf that `key` can be at. Its path may differ from the key's in bytes that were skipped.
+    #[inline]
+    fn find(&self, key: &[u8], _pinned: &Guard) -> Word {
+        let mut node = self.node(self.root);
+        let mut depth = 0;
+        loop {
+            let Some(&byte) = key.get(depth) else { return node.header().here() };
+            let child = node.find(byte);
+            if child.is_empty() || child.is_leaf() {
+                return child;
+            }
+            node = self.node(child);
+            let start = depth + 1;
+            depth = start + child.prefix().unwrap_or_else(|| node.header().depth() - start);
+            if depth > start && (key.len() < depth || !node.header().tail_matches(key, start, depth)) {
+                return Word::EMPTY;
+            }
+        }
+    }
+
+    /// Adds `record`, whose key and sequence are given as well.
+    pub(crate) fn insert(&self, key: &[u8], seq: Seq, record: RecordPtr) -> Inserted {
+        let guard = pin();
+        let mut wait = Wait::new();
+        loop {
+            match self.try_insert(key, seq, record, &guard) {
+                Ok(inserted) => return inserted,
+                Err(Changed) => wait.pause(),
+            }
+        }
+    }
+
+    fn try_insert(
+        &self,
+        key: &[u8],
+        seq: Seq,
+        record: RecordPtr,
+        guard: &Guard,
+    ) -> Result<Inserted, Changed> {
+        let mut parent = None;
+        let mut here = Seen::new(self.node(self.root))?;
+        // Key bytes before the stretch that leads to `here`, and before `here` itself.
+        let (mut start, mut depth) = (0, 0);
+        loop {
+            let Some(&byte) = key.get(depth) else {
+                let leaf = here.node.header().here();
+                if leaf.is_empty() {
+                    here.set(Slot::Here, Word::one(record))?;
+                    return Ok(Inserted::Key);
+                }
+                return self.add_version(here, Slot::Here, leaf, seq, record, guard);
+            };
+            let child = here.node.find(byte);
+            if child.is_empty() {
+                self.add_child(parent, here, depth - start, byte, Word::one(record), guard)?;
+                return Ok(Inserted::Key);
+            }
+            let below = depth + 1;
+            if let Some(other) = self.leaf_key(child) {
+                if other == key {
+                    return self.add_version(here, Slot::Byte(byte), child, seq, record, guard);
+                }
+                let same = other[below..].iter().zip(&key[below..]).take_while(|(a, b)| a == b).count();
+                let fork = self.fork(key, below + same, record);
+                self.hang(fork, other.get(below + same).copied(), child);
+                return self.publish(here, byte, fork, same);
+            }
+            let node = self.node(child);
+            // SAFETY: the node was reached from the root by a pinned thread, and `self` outlives the call.
+            let (same, order) = unsafe { node.header().compare_path(key, below) };
+            if order != Order::Equal {
+                let fork = self.fork(key, below + same, record);
+                // SAFETY: as above.
+                let branch = unsafe { node.header().path_byte(below + same) };
+                let rest = node.header().depth() - (below + same + 1);
+                self.hang(fork, Some(branch), child.with_prefix(rest));
+                return self.publish(here, byte, fork, same);
+            }
+            parent = Some((here, byte));
+            here = Seen::new(node)?;
+            (start, depth) = (below, below + same);
+        }
+    }
+
+    /// A new node at `depth`, with `record`, whose key is `key`, in its place.
+    fn fork(&self, key: &[u8], depth: usize, record: RecordPtr) -> NodeRef<'_> {
+        let fork = self.pool.node(Kind::N4);
+        match key.get(depth) {
+            Some(&byte) => {
+                fork.start(&key[..depth], Word::from_raw(record.address()));
+                fork.add(byte, Word::one(record));
+            }
+            None => fork.start(&key[..depth], Word::one(record)),
+        }
+        fork
+    }
+
+    /// Hangs what was there before into a new node: below a byte, or as the key that ends there.
+    fn hang(&self, fork: NodeRef<'_>, byte: Option<u8>, word: Word) {
+        match byte {
+            Some(byte) => fork.add(byte, word),
+            None => fork.set(Slot::Here, word),
+        }
+    }
+
+    /// Puts a new node in the place of what hung below `byte`.
+    fn publish(
+        &self,
+        here: Seen<'_>,
+        byte: u8,
+        fork: NodeRef<'_>,
+        prefix: usize,
+    ) -> Result<Inserted, Changed> {
+        here.set(Slot::Byte(byte), fork.word(prefix)).inspect_err(|Changed| self.pool.abandon_node(fork))?;
+        Ok(Inserted::Key)
+    }
+
+    /// Adds a child to `here`, which lies `prefix` bytes below its parent's byte; if it is full, to a larger node that
+    /// takes its place.
+    fn add_child(
+        &self,
+        parent: Option<(Seen<'_>, u8)>,
+        here: Seen<'_>,
+        prefix: usize,
+        byte: u8,
+        child: Word,
+        guard: &Guard,
+    ) -> Result<(), Changed> {
+        let Some((parent, parent_byte)) = parent.filter(|_| here.node.is_full()) else {
+            // The root is never full.
+            here.lock()?;
+            here.node.add(byte, child);
+            here.unlock();
+            return Ok(());
+        };
+        parent.lock()?;
+        if let Err(Changed) = here.lock() {
+            parent.node.header().lock.unlock_unchanged(parent.version);
+            return Err(Changed);
+        }
+        let larger = self.pool.node(match here.node.kind() {
+            Kind::N4 => Kind::N16,
+            Kind::N16 => Kind::N48,
+            Kind::N48 | Kind::N256 => Kind::N256,
+        });
+        larger.start_as(here.node);
+        larger.add(byte, child);
+        parent.node.set(Slot::Byte(parent_byte), larger.word(prefix));
+        here.node.header().lock.unlock_replaced(here.version);
+        parent.unlock();
+        self.pool.retire_node(here.node, guard);
+        Ok(())
+    }
+
+    /// Adds a version to the key whose leaf hangs in `slot`.
+    fn add_version(
+        &self,
+        here: Seen<'_>,
+        slot: Slot,
+        leaf: Word,
+        seq: Seq,
+        record: RecordPtr,
+        guard: &Guard,
+    ) -> Result<Inserted, Changed> {
+        let only = match self.leaf(leaf).ok_or(Changed)? {
+            Leaf::Many(list) => {
+                let added = list.insert(seq, record, &self.pool, guard);
+                return Ok(if added { Inserted::Version } else { Inserted::Nothing });
+            }
+            Leaf::One(only) => only,
+        };
+        let other = self.read(only).seq;
+        let list = match other.cmp(&seq) {
+            Order::Equal => return Ok(Inserted::Nothing),
+            order => {
+                let list = self.pool.list();
+                let (old, new) = ((other, only), (seq, record));
+                if order == Order::Less {
+                    list.start(old, new)
+                } else {
+                    list.start(new, old)
+                }
+                list
+            }
+        };
+        here.set(slot, Word::many(list)).inspect_err(|Changed| self.pool.abandon_list(list))?;
+        Ok(Inserted::Version)
+    }
+
+    /// The key of a leaf, `None` for a node.
+    fn leaf_key(&self, word: Word) -> Option<&[u8]> {
+        if word.is_leaf() { self.key(word) } else { None }
+    }
+
+    fn leaf(&self, word: Word) -> Option<Leaf<'_>> {
+        // SAFETY: words come from this tree, by acquiring loads, and version lists and records live as long as it does.
+        unsafe { word.leaf() }
+    }
+
+    fn node(&self, word: Word) -> NodeRef<'_> {
+        // SAFETY: words come from this tree, by acquiring loads, and node memory lives as long as it does.
+        unsafe { word.as_node() }
+    }
+
+    fn read(&self, record: RecordPtr) -> Record<'_> {
+        // SAFETY: addresses of records come from this tree's words, so they were pushed before, and the index drops the
+        // arena after the tree.
+        unsafe { record.read() }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model;

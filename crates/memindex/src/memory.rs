@@ -1,0 +1,231 @@
+//! Memory that is handed out piece by piece and given back as a whole.
+//!
+//! *Chunks* come from the allocator, 16 KiB at first and doubling up to 2 MiB, so that a thousand small indexes cost
+//! little and a large one gets huge pages. Threads do not bump one shared pointer: a thread takes a *span* of the current
+//! chunk for its stripe and carves pieces from that; a span is at most a sixty-fourth of the whole. Pieces that are large
+//! for a span are carved from the chunk, and very large ones get a chunk of their own.
+//!
+//! # Concurrency
+//! Carving from a span is one `fetch_add`, and ranges that it hands out are disjoint. A new span is published with
+//! release, so whoever sees it sees its bounds. Chunks and spans are changed under one mutex, once per span.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::{NonNull, null_mut};
+use std::sync::PoisonError;
+
+use crossbeam_utils::CachePadded;
+use terrane_base::MemoryBudget;
+use terrane_base::metrics::stripe;
+use terrane_base::sync::Mutex;
+use terrane_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+const STRIPES: usize = 16;
+const FIRST_CHUNK: usize = 16 << 10;
+const HUGE_PAGE: usize = 2 << 20;
+const MIN_SPAN: usize = 2 << 10;
+const MAX_SPAN: usize = 64 << 10;
+const LINE: usize = 64;
+
+/// Addresses stay below this, so that the index may keep sixteen bits of its own beside one. User space of the machines
+/// we run on lies below it unless a program asks for more by name; a chunk beyond counts as a failed allocation.
+const ADDRESS_LIMIT: usize = 1 << 48;
+
+/// The part of a chunk that one stripe carves from. Lies at the start of the part.
+struct Span {
+    /// Address of the next free byte; runs past `end` when the span is used up.
+    next: AtomicUsize,
+    end: usize,
+    /// Pieces above this size leave the span alone: their failure to fit would waste too much of its tail.
+    largest: usize,
+}
+
+struct Chunks {
+    owned: Vec<(NonNull<u8>, Layout)>,
+    next: usize,
+    end: usize,
+}
+
+/// Bump memory of one alignment. See the module's head.
+pub(crate) struct Memory {
+    align: usize,
+    spans: Box<[CachePadded<AtomicPtr<Span>>]>,
+    chunks: Mutex<Chunks>,
+    bytes: AtomicUsize,
+    budget: MemoryBudget,
+}
+
+// SAFETY: the raw pointers are to memory that `Memory` owns; what threads share of it is atomic or behind the mutex, and
+// the pieces handed out are disjoint.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Memory whose pieces are aligned to `align` (a power of two, at most a cache line).
+    pub(crate) fn new(align: usize, budget: MemoryBudget) -> Self {
+        debug_assert!(align.is_power_of_two() && align <= LINE);
+        Memory {
+            align,
+            spans: (0..STRIPES).map(|_| CachePadded::new(AtomicPtr::new(null_mut()))).collect(),
+            chunks: Mutex::new(Chunks { owned: Vec::new(), next: 0, end: 0 }),
+            bytes: AtomicUsize::new(0),
+            budget,
+        }
+    }
+
+    /// Bytes taken from the allocator, and charged to the budget.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// `size` uninitialised bytes that are the caller's until this memory is dropped.
+    #[inline]
+    pub(crate) fn alloc(&self, size: usize) -> NonNull<u8> {
+        let size = size.next_multiple_of(self.align);
+        let stripe = &self.spans[stripe() % STRIPES];
+        loop {
+            let current = stripe.load(Ordering::Acquire);
+            // SAFETY: a span, once published, is valid until `self` is dropped.
+            if let Some(span) = unsafe { current.as_ref() }
+                && size <= span.largest
+            {
+                let at = span.next.fetch_add(size, Ordering::Relaxed);
+                if let Some(piece) = piece(at).filter(|_| at + size <= span.end) {
+                    return piece;
+                }
+            }
+            if let Some(piece) = self.refill(stripe, current, size) {
+                return piece;
+            }
+        }
+    }
+
+    /// Replaces the span `seen`, or carves a piece that is too large for spans.
+    #[cold]
+    fn refill(&self, stripe: &AtomicPtr<Span>, seen: *mut Span, size: usize) -> Option<NonNull<u8>> {
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let length = (self.bytes() / (4 * STRIPES)).clamp(MIN_SPAN, MAX_SPAN).next_multiple_of(LINE);
+        let largest = length / 8;
+        if size > largest {
+            return Some(self.carve(&mut chunks, size));
+        }
+        if stripe.load(Ordering::Relaxed) != seen {
+            return None;
+        }
+        let head = size_of::<Span>().next_multiple_of(LINE);
+        let at = self.carve(&mut chunks, head + length);
+        let start = at.addr().get() + head;
+        let span = at.cast::<Span>();
+        // SAFETY: the memory is ours, large enough, and aligned to a cache line.
+        unsafe { span.write(Span { next: AtomicUsize::new(start), end: start + length, largest }) };
+        stripe.store(span.as_ptr(), Ordering::Release);
+        None
+    }
+
+    /// `size` bytes, aligned to a cache line, of the current chunk or of a new one.
+    fn carve(&self, chunks: &mut Chunks, size: usize) -> NonNull<u8> {
+        let size = size.next_multiple_of(LINE);
+        if let Some(at) = piece(chunks.next).filter(|_| size <= chunks.end - chunks.next) {
+            chunks.next += size;
+            return at;
+        }
+        let usual = self.bytes().next_power_of_two().clamp(FIRST_CHUNK, HUGE_PAGE);
+        if size > usual / 4 {
+            return self.chunk(chunks, size);
+        }
+        let at = self.chunk(chunks, usual);
+        chunks.next = at.addr().get() + size;
+        chunks.end = at.addr().get() + usual;
+        at
+    }
+
+    fn chunk(&self, chunks: &mut Chunks, size: usize) -> NonNull<u8> {
+        let align = if size == HUGE_PAGE { HUGE_PAGE } else { LINE };
+        let Ok(layout) = Layout::from_size_align(size, align) else {
+            handle_alloc_error(Layout::new::<u8>());
+        };
+        // SAFETY: the size is not zero.
+        let at = NonNull::new(unsafe { alloc(layout) }).filter(|at| at.addr().get() + size <= ADDRESS_LIMIT);
+        let Some(at) = at else { handle_alloc_error(layout) };
+        if size == HUGE_PAGE {
+            advise_huge(at);
+        }
+        at.as_ptr().expose_provenance();
+        chunks.owned.push((at, layout));
+        self.bytes.fetch_add(size, Ordering::Relaxed);
+        self.budget.charge(size);
+        at
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        for &(at, layout) in &chunks.owned {
+            // SAFETY: allocated with this layout, and given back nowhere else.
+            unsafe { dealloc(at.as_ptr(), layout) };
+        }
+        drop(chunks);
+        self.budget.release(self.bytes());
+    }
+}
+
+/// The piece at an address within one of our chunks, whose provenance was exposed when it was allocated.
+fn piece(at: usize) -> Option<NonNull<u8>> {
+    NonNull::new(std::ptr::with_exposed_provenance_mut(at))
+}
+
+/// Random loads from a large index miss the TLB on small pages. A refusal costs speed only.
+fn advise_huge(at: NonNull<u8>) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the range is one whole chunk of ours, and the advice does not change its content.
+    let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), HUGE_PAGE, rustix::mm::Advice::LinuxHugepage) };
+    #[cfg(not(target_os = "linux"))]
+    let _ = at;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    #![allow(clippy::disallowed_methods)]
+
+    use super::*;
+
+    #[test]
+    fn pieces_are_aligned_disjoint_and_paid_for() {
+        let budget = MemoryBudget::new(0);
+        for align in [8, 64] {
+            let memory = Memory::new(align, budget.clone());
+            let mut pieces = Vec::new();
+            std::thread::scope(|s| {
+                let threads: Vec<_> = (1..=4usize)
+                    .map(|t| {
+                        let memory = &memory;
+                        s.spawn(move || {
+                            let sizes =
+                                (0..3000).map(|i| if i % 500 == 7 { 100_000 * t } else { i % 97 + t });
+                            sizes.map(|n| (memory.alloc(n).addr().get(), n)).collect::<Vec<_>>()
+                        })
+                    })
+                    .collect();
+                threads.into_iter().for_each(|t| pieces.extend(t.join().unwrap()));
+            });
+            pieces.sort_unstable();
+            assert!(pieces.iter().all(|(at, _)| at % align == 0));
+            assert!(pieces.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+            assert_eq!(budget.used(), memory.bytes());
+            assert!(memory.bytes() >= pieces.iter().map(|p| p.1).sum());
+        }
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_small_user_costs_little_and_a_large_one_wastes_little() {
+        let memory = Memory::new(8, MemoryBudget::new(0));
+        memory.alloc(100);
+        assert!(memory.bytes() <= FIRST_CHUNK);
+        for _ in 0..200_000 {
+            memory.alloc(100);
+        }
+        assert!(memory.bytes() < 104 * 200_000 * 5 / 4, "{}", memory.bytes());
+    }
+}
