@@ -1,16 +1,51 @@
-//! The cache.
+//! The cache: shards, the budget over them, and one load per missing frame.
 
-use terrane_base::Result;
+use std::fmt;
+use std::sync::Arc;
 
-use crate::{FrameKey, Pin, Priority};
+use terrane_base::metrics::Counter;
+use terrane_base::{Error, ErrorKind, Result};
+
+use crate::accounts::Accounts;
+use crate::epoch::{Domain, Guard};
+use crate::flight::Flight;
+use crate::frame::{Frame, Pin, Priority};
+use crate::key::FrameKey;
+use crate::shard::{Boarding, Entered, Shard};
+use crate::tally::Tally;
+
+/// Most shards: the bits of a hash that choose one.
+const MAX_SHARDS: usize = 256;
+/// Least capacity of a shard that is chosen automatically: enough frames for its queues to mean something.
+const SHARD_BYTES: usize = 4 << 20;
+/// How often a miss tries to have evicted frames freed before it goes private. An epoch takes two advances to pass.
+const RECLAIM_TRIES: usize = 3;
 
 /// How to set up a [`Cache`].
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// Bytes that the cache may hold, bookkeeping included (5 % more while frames await reclamation).
+    /// Bytes that the cache may hold, bookkeeping included; up to 5 % more while evicted frames wait to be freed. Zero
+    /// is legal: nothing is kept.
     pub capacity_bytes: usize,
-    /// Number of shards, rounded up to a power of two; zero chooses by capacity and machine.
+    /// Number of shards, rounded to a power of two within 1..=256. Zero, the default, chooses by capacity and cores.
     pub shards: usize,
+}
+
+impl CacheOptions {
+    /// A cache of `capacity_bytes`, everything else left to it.
+    pub fn new(capacity_bytes: usize) -> CacheOptions {
+        CacheOptions { capacity_bytes, shards: 0 }
+    }
+
+    fn shard_count(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(8, usize::from);
+        let wanted = match self.shards {
+            0 => (cores() * 4).next_power_of_two().min((self.capacity_bytes / SHARD_BYTES).max(1)),
+            n => n,
+        };
+        // Down to a power of two.
+        1 << wanted.min(MAX_SHARDS).ilog2()
+    }
 }
 
 /// What a cache did and holds.
@@ -18,69 +53,318 @@ pub struct CacheOptions {
 pub struct CacheStats {
     /// Accesses that found their frame.
     pub hits: u64,
-    /// Accesses by `get_or_load` that did not.
+    /// Calls of [`Cache::get_or_load`] that loaded.
     pub misses: u64,
+    /// Calls of [`Cache::get_or_load`] that waited for another thread's load of the same frame.
+    pub joins: u64,
+    /// Frames that entered.
+    pub inserts: u64,
+    /// Frames that had to leave for others.
+    pub evictions: u64,
+    /// Frames that were served without entering: too large, or too many evicted ones were waiting to be freed.
+    pub private: u64,
+    /// Frames that can be found.
+    pub frames: usize,
+    /// Bytes of frames that can be found.
+    pub resident_bytes: usize,
+    /// Bytes of frames that left and wait for their last reader.
+    pub awaiting_bytes: usize,
+    /// Bytes of tables, queues and ghosts.
+    pub bookkeeping_bytes: usize,
+    /// The capacity in force.
+    pub capacity_bytes: usize,
 }
 
-/// A cache of immutable byte strings.
-pub struct Cache {}
+impl CacheStats {
+    /// Everything that counts against the capacity.
+    pub fn used_bytes(&self) -> usize {
+        self.resident_bytes + self.awaiting_bytes + self.bookkeeping_bytes
+    }
+}
+
+/// A cache of immutable byte strings (blocks, index blocks, filters), shared by all threads. See the crate's head.
+pub struct Cache {
+    shards: Box<[Shard]>,
+    domain: Domain,
+    accounts: Arc<Accounts>,
+    hits: Tally,
+    misses: Counter,
+    joins: Counter,
+    inserts: Counter,
+    evictions: Counter,
+    private: Counter,
+}
 
 impl Cache {
     /// An empty cache.
-    pub fn new(_options: CacheOptions) -> Cache {
-        todo!()
+    pub fn new(options: CacheOptions) -> Cache {
+        let accounts = Arc::new(Accounts::new(options.capacity_bytes));
+        let shards = (0..options.shard_count()).map(|_| Shard::new(1, &accounts)).collect();
+        Cache {
+            shards,
+            domain: Domain::new(),
+            accounts,
+            hits: Tally::default(),
+            misses: Counter::new(),
+            joins: Counter::new(),
+            inserts: Counter::new(),
+            evictions: Counter::new(),
+            private: Counter::new(),
+        }
     }
 
-    /// Calls `f` with the bytes of `key`, if they are here.
-    pub fn with<R>(&self, _key: FrameKey, _f: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        todo!()
+    /// Calls `f` with the bytes of `key`, if they are here. The fastest access: no lock, no reference count, and no
+    /// shared write but the reference bit of a frame that is read for the first time in a while.
+    ///
+    /// An epoch guard is held while `f` runs, and delays the freeing of whatever is evicted meanwhile: `f` should be
+    /// short and not block. For longer use take a [`Pin`].
+    #[inline]
+    pub fn with<R>(&self, key: FrameKey, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let guard = self.domain.pin();
+        let (shard, hash) = self.place(key);
+        let found = self.shards[shard].find(key, hash, &guard)?;
+        found.touch();
+        self.hits.bump();
+        Some(f(found.bytes()))
     }
 
     /// A pin on the frame of `key`, if it is here.
-    pub fn get(&self, _key: FrameKey) -> Option<Pin> {
-        todo!()
-    }
-
-    /// Puts `bytes` in, unless `key` is here already; the pin is on what is here.
-    pub fn insert(&self, _key: FrameKey, _bytes: impl AsRef<[u8]>, _priority: Priority) -> Pin {
-        todo!()
-    }
-
-    /// The frame of `key`; if it is not here, `load` is called for its bytes, by one of the threads that miss it.
-    ///
-    /// # Errors
-    /// That of `load`, given to every thread that waited for it. Nothing is kept of it: the next call loads again.
-    pub fn get_or_load(
-        &self,
-        _key: FrameKey,
-        _priority: Priority,
-        _load: impl FnOnce() -> Result<Vec<u8>>,
-    ) -> Result<Pin> {
-        todo!()
+    #[inline]
+    pub fn get(&self, key: FrameKey) -> Option<Pin> {
+        let guard = self.domain.pin();
+        let (shard, hash) = self.place(key);
+        let found = self.shards[shard].find(key, hash, &guard)?;
+        found.touch();
+        self.hits.bump();
+        Some(found.pin())
     }
 
     /// Whether `key` is here. Does not count as an access.
-    pub fn contains(&self, _key: FrameKey) -> bool {
-        todo!()
+    pub fn contains(&self, key: FrameKey) -> bool {
+        let guard = self.domain.pin();
+        let (shard, hash) = self.place(key);
+        self.shards[shard].find(key, hash, &guard).is_some()
     }
 
-    /// Drops the frame of `key`.
-    pub fn remove(&self, _key: FrameKey) {
-        todo!()
+    /// Puts a copy of `bytes` in, unless `key` is here already, and pins what is here then. Where no room can be made,
+    /// the pin is private.
+    pub fn insert(&self, key: FrameKey, bytes: impl AsRef<[u8]>, priority: Priority) -> Pin {
+        self.admit(key, bytes.as_ref(), priority)
     }
 
-    /// Drops every frame of `extent`.
-    pub fn remove_extent(&self, _extent: u64) {
-        todo!()
+    /// The frame of `key`. If it is not here, `load` is called for its bytes: by one thread only, while others that miss
+    /// the same key wait for it. Where no room can be made, all of them share a private pin.
+    ///
+    /// `load` runs outside all locks. It may use the cache; asked for `key` itself, the cache loads privately rather than
+    /// wait for itself.
+    ///
+    /// # Errors
+    /// That of `load`, given to every thread that waited for it. It is not kept: the next call loads again.
+    pub fn get_or_load(
+        &self,
+        key: FrameKey,
+        priority: Priority,
+        load: impl FnOnce() -> Result<Vec<u8>>,
+    ) -> Result<Pin> {
+        if let Some(pin) = self.get(key) {
+            return Ok(pin);
+        }
+        let (shard, hash) = self.place(key);
+        let boarding = {
+            // Not held any longer: a load may take its time.
+            let guard = self.domain.pin();
+            self.shards[shard].board(key, hash, &guard)
+        };
+        match boarding {
+            Boarding::Here(pin) => {
+                self.hits.bump();
+                Ok(pin)
+            }
+            Boarding::Wait(flight) if flight.is_own() => {
+                self.private.add(1);
+                Ok(Pin::new(key, priority, &load()?, None))
+            }
+            Boarding::Wait(flight) => {
+                self.joins.add(1);
+                flight.wait()
+            }
+            Boarding::Load(flight) => {
+                self.misses.add(1);
+                let landing = Landing { shard: &self.shards[shard], key, flight, outcome: None };
+                landing.finish(load().map(|bytes| self.admit(key, &bytes, priority)))
+            }
+        }
     }
 
-    /// Changes the capacity; shrinking evicts before it returns.
-    pub fn set_capacity(&self, _bytes: usize) {
-        todo!()
+    /// Drops the frame of `key`. One that is being loaded still comes in.
+    pub fn remove(&self, key: FrameKey) {
+        let (shard, hash) = self.place(key);
+        let guard = self.domain.pin();
+        if let Some(frame) = self.shards[shard].remove(key, hash, &guard, &self.accounts) {
+            guard.retire(frame);
+        }
+        self.reclaim(&guard);
     }
 
-    /// Counts and sizes.
+    /// Drops every frame of `extent`: its space is about to be freed. Costs a short lock per shard.
+    pub fn remove_extent(&self, extent: u64) {
+        for shard in &self.shards {
+            let guard = self.domain.pin();
+            for frame in shard.remove_extent(extent, &guard, &self.accounts) {
+                guard.retire(frame);
+            }
+            self.reclaim(&guard);
+        }
+    }
+
+    /// Changes the capacity. Shrinking evicts before it returns, evenly over the shards.
+    pub fn set_capacity(&self, bytes: usize) {
+        let shrinks = bytes < self.accounts.capacity();
+        self.accounts.set_capacity(bytes);
+        if !shrinks {
+            return;
+        }
+        let resident = self.accounts.resident();
+        let keep = self.accounts.goal() as f64 / resident.max(1) as f64;
+        for shard in self.shards.iter().filter(|_| keep < 1.0) {
+            let goal = (shard.resident() as f64 * keep) as usize;
+            self.relieve(shard, &|shard_resident| shard_resident <= goal);
+            // The bookkeeping of a much larger cache could be more than the new capacity.
+            let guard = self.domain.pin();
+            guard.retire(shard.compact(&guard, &self.accounts));
+        }
+        self.evict(0);
+        (0..RECLAIM_TRIES).for_each(|_| self.domain.pin().flush());
+    }
+
+    /// Counts and sizes, each right by itself; together they may be a moment apart.
     pub fn stats(&self) -> CacheStats {
-        todo!()
+        CacheStats {
+            hits: self.hits.get(),
+            misses: self.misses.get(),
+            joins: self.joins.get(),
+            inserts: self.inserts.get(),
+            evictions: self.evictions.get(),
+            private: self.private.get(),
+            frames: self.shards.iter().map(Shard::len).sum(),
+            resident_bytes: self.accounts.resident(),
+            awaiting_bytes: self.accounts.awaiting(),
+            bookkeeping_bytes: self.accounts.bookkeeping(),
+            capacity_bytes: self.accounts.capacity(),
+        }
+    }
+
+    /// Shard number and hash of `key`.
+    #[inline]
+    fn place(&self, key: FrameKey) -> (usize, u64) {
+        let hash = key.hash();
+        ((hash >> 48) as usize & (self.shards.len() - 1), hash)
+    }
+
+    /// Makes a frame and lets it in. The limit is checked before, and room is made after: the frame is paid for from its
+    /// first moment, and whatever leaves for it is paid for until it is freed.
+    fn admit(&self, key: FrameKey, bytes: &[u8], priority: Priority) -> Pin {
+        let charge = Frame::charge_of(bytes.len());
+        if !self.charge(charge) {
+            self.private.add(1);
+            return Pin::new(key, priority, bytes, None);
+        }
+        let pin = Pin::new(key, priority, bytes, Some(self.accounts.clone()));
+        let (shard, hash) = self.place(key);
+        let guard = self.domain.pin();
+        let (entered, retired) = self.shards[shard].enter(&pin, hash, &guard, &self.accounts);
+        if let Some(table) = retired {
+            guard.retire(table);
+        }
+        drop(guard);
+        match entered {
+            Some(Entered::Now) => self.inserts.add(1),
+            Some(Entered::Before(pin)) => return pin,
+            None => self.private.add(1),
+        }
+        self.evict(shard);
+        pin
+    }
+
+    /// Charges for a frame to be made, if need be after evicted ones were freed.
+    fn charge(&self, charge: usize) -> bool {
+        if !self.accounts.fits(charge) {
+            return false;
+        }
+        for _ in 0..RECLAIM_TRIES {
+            if self.accounts.charge(charge) {
+                return true;
+            }
+            self.domain.pin().flush();
+        }
+        self.accounts.charge(charge)
+    }
+
+    /// Evicts down to the goal: from shard `first`, which keeps the shards' shares as the hash dealt them, and from the
+    /// next ones where everything there is in use.
+    fn evict(&self, first: usize) {
+        for i in 0..self.shards.len() {
+            if !self.accounts.over() {
+                return;
+            }
+            let shard = &self.shards[(first + i) & (self.shards.len() - 1)];
+            self.relieve(shard, &|_| !self.accounts.over());
+        }
+    }
+
+    /// Evicts from `shard` until `enough`, which is told the shard's resident bytes, or until nothing there may leave.
+    fn relieve(&self, shard: &Shard, enough: &dyn Fn(usize) -> bool) {
+        let mut fruitless = 0;
+        loop {
+            let guard = self.domain.pin();
+            let sweep = shard.sweep(&self.accounts, &guard, enough);
+            fruitless = if sweep.victims.is_empty() { fruitless + sweep.steps } else { 0 };
+            self.evictions.add(sweep.victims.len() as u64);
+            for frame in sweep.victims {
+                guard.retire(frame);
+            }
+            self.reclaim(&guard);
+            if sweep.done || fruitless >= sweep.patience {
+                return;
+            }
+        }
+    }
+
+    /// Hurries reclamation when what waits for it takes a good part of its room. What each thread has not handed over is
+    /// therefore a small part of it too, also where that thread never comes back.
+    fn reclaim(&self, guard: &Guard<'_>) {
+        if self.accounts.awaiting() > self.accounts.slack() / 4 {
+            guard.flush();
+        }
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("shards", &self.shards.len()).field("stats", &self.stats()).finish()
+    }
+}
+
+/// Ends a load whatever happens: should `load` unwind, those who wait get an error instead of waiting forever.
+struct Landing<'c> {
+    shard: &'c Shard,
+    key: FrameKey,
+    flight: Arc<Flight>,
+    outcome: Option<Result<Pin>>,
+}
+
+impl Landing<'_> {
+    fn finish(mut self, outcome: Result<Pin>) -> Result<Pin> {
+        self.outcome = Some(outcome.clone());
+        outcome
+    }
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        self.shard.disembark(self.key);
+        let given_up =
+            || Err(Error::new(ErrorKind::Closed, "the thread that was loading this block gave up"));
+        self.flight.land(self.outcome.take().unwrap_or_else(given_up));
     }
 }

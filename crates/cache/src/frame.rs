@@ -1,26 +1,283 @@
-//! Frames.
+//! A frame: one immutable byte string with its header, in one allocation.
+//!
+//! Header and bytes lie side by side, so that a hit costs one dependent load less than a boxed slice would. The price is
+//! one copy when the frame is made, small beside the read that went before it.
+//!
+//! # Life of a frame
+//! A frame is counted like an `Arc`. The shard's queue entry holds one count and every [`Pin`] one. The lookup table
+//! holds none: when a frame is evicted it is unlinked from the table first, and the entry's count is given up only after
+//! every epoch guard of that time is gone. A reader that found the frame under a guard may therefore use it, or turn it
+//! into a pin with a plain increment, without asking whether it is still alive.
 
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Deref;
+use std::ptr::NonNull;
+
+use terrane_base::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use crate::accounts::Accounts;
+use crate::epoch::Guard;
+use crate::key::FrameKey;
 
 /// What a frame holds, which decides how long it stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// A data block.
+    /// A data block. Enters on probation: a scan that reads it once does not push out what is read again and again.
     Data,
-    /// An index block.
+    /// An index block: every read of its extent passes through it, so it skips probation and outlasts data blocks.
     Index,
-    /// A filter section.
+    /// A filter section; treated as an index block is.
     Filter,
 }
 
-/// Keeps one frame's bytes alive. Cloning is one atomic increment.
-#[derive(Clone)]
-pub struct Pin {}
+/// The header; the bytes follow it. One cache line, and aligned to one.
+#[repr(C, align(64))]
+pub(crate) struct Frame {
+    key: FrameKey,
+    len: usize,
+    refs: AtomicUsize,
+    /// Who pays; `None` for a private frame, which belongs to its reader and never enters the cache.
+    accounts: Option<std::sync::Arc<Accounts>>,
+    /// Entry number in the shard's books; written under the shard's lock, before the frame can be found.
+    entry: AtomicU32,
+    referenced: AtomicBool,
+    priority: Priority,
+    /// Stands for the bytes in models: loom reports a read that races with their release.
+    #[cfg(loom)]
+    witness: terrane_base::sync::cell::UnsafeCell<()>,
+}
+
+/// What an allocator adds to an aligned allocation, roughly.
+const ALLOCATOR_OVERHEAD: usize = 32;
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Frame>() == 64);
+
+impl Frame {
+    /// Memory that a frame of `len` bytes takes.
+    pub(crate) fn charge_of(len: usize) -> usize {
+        len.saturating_add(64 + ALLOCATOR_OVERHEAD)
+    }
+
+    fn layout(len: usize) -> Layout {
+        let size = size_of::<Frame>().checked_add(len);
+        match size.map(|size| Layout::from_size_align(size, align_of::<Frame>())) {
+            Some(Ok(layout)) => layout,
+            // Beyond the address space. Ends the process, as running out of memory does.
+            _ => handle_alloc_error(Layout::new::<Frame>()),
+        }
+    }
+
+    /// Notes an access. Writes only where the bit is clear: the header of a hot frame stays shared among cores.
+    fn touch(&self) {
+        if !self.referenced.load(Ordering::Relaxed) {
+            self.referenced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// # Safety
+    /// `frame` is alive.
+    unsafe fn bytes<'a>(frame: NonNull<Frame>) -> &'a [u8] {
+        // SAFETY: the frame is alive, so its header is initialised and `len` bytes follow it in the same allocation,
+        // which `frame` has provenance over. They are never written again.
+        unsafe {
+            #[cfg(loom)]
+            frame.as_ref().witness.with(|_| ());
+            let len = frame.as_ref().len;
+            std::slice::from_raw_parts(frame.as_ptr().add(1).cast::<u8>(), len)
+        }
+    }
+}
+
+/// Keeps one frame's bytes alive, for as long as it likes: an evicted frame is freed with its last pin, and counts as
+/// used until then. Dereferences to the bytes. Cloning is one atomic increment.
+pub struct Pin(NonNull<Frame>);
+
+// SAFETY: a frame is immutable but for its atomics, and is freed by whoever drops the last count, on any thread.
+unsafe impl Send for Pin {}
+// SAFETY: as above; `&Pin` gives shared access to immutable bytes and atomics only.
+unsafe impl Sync for Pin {}
+
+impl Pin {
+    /// Copies `bytes` into a new frame. With `accounts`, the caller has charged [`Frame::charge_of`] there, and the frame
+    /// discharges it when freed.
+    pub(crate) fn new(
+        key: FrameKey,
+        priority: Priority,
+        bytes: &[u8],
+        accounts: Option<std::sync::Arc<Accounts>>,
+    ) -> Pin {
+        let layout = Frame::layout(bytes.len());
+        // SAFETY: the layout has the header's size at least, so it is not empty.
+        let Some(frame) = NonNull::new(unsafe { alloc(layout) }.cast::<Frame>()) else {
+            handle_alloc_error(layout);
+        };
+        let header = Frame {
+            key,
+            len: bytes.len(),
+            refs: AtomicUsize::new(1),
+            accounts,
+            entry: AtomicU32::new(u32::MAX),
+            referenced: AtomicBool::new(false),
+            priority,
+            #[cfg(loom)]
+            witness: terrane_base::sync::cell::UnsafeCell::new(()),
+        };
+        // SAFETY: the allocation is ours alone, aligned, and holds the header and `bytes.len()` bytes after it.
+        unsafe {
+            frame.as_ptr().write(header);
+            let body = frame.as_ptr().add(1).cast::<u8>();
+            body.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        let pin = Pin(frame);
+        #[cfg(loom)]
+        pin.frame().witness.with_mut(|_| ());
+        pin
+    }
+
+    fn frame(&self) -> &Frame {
+        // SAFETY: this pin's count keeps the frame alive.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut Frame {
+        self.0.as_ptr()
+    }
+
+    pub(crate) fn key(&self) -> FrameKey {
+        self.frame().key
+    }
+
+    pub(crate) fn priority(&self) -> Priority {
+        self.frame().priority
+    }
+
+    pub(crate) fn charge(&self) -> usize {
+        Frame::charge_of(self.frame().len)
+    }
+
+    pub(crate) fn set_entry(&self, entry: u32) {
+        self.frame().entry.store(entry, Ordering::Relaxed);
+    }
+
+    /// Whether anyone but the caller holds the frame. A hint: it may change at any moment.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.frame().refs.load(Ordering::Relaxed) > 1
+    }
+
+    pub(crate) fn referenced(&self) -> bool {
+        self.frame().referenced.load(Ordering::Relaxed)
+    }
+
+    /// Does to the frame what a lookup does.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn touch(&self) {
+        self.frame().touch();
+    }
+
+    pub(crate) fn clear_referenced(&self) {
+        self.frame().referenced.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the frame is outside the cache, held by its pins alone.
+    pub fn is_private(&self) -> bool {
+        self.frame().accounts.is_none()
+    }
+}
+
+impl Clone for Pin {
+    fn clone(&self) -> Pin {
+        // Relaxed, as in `Arc`: the count that we hold keeps the frame alive meanwhile. It cannot overflow: memory would
+        // have to be full of pins.
+        self.frame().refs.fetch_add(1, Ordering::Relaxed);
+        Pin(self.0)
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // Release: our reads come before the count is given up. Acquire: the one who frees comes after all of them.
+        if self.frame().refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        #[cfg(loom)]
+        self.frame().witness.with_mut(|_| ());
+        let charge = self.charge();
+        let layout = Frame::layout(self.frame().len);
+        // SAFETY: that was the last count. No table slot leads here any more either: the entry's count is given up only
+        // after the frame was unlinked and the guards of that time are gone.
+        let accounts = unsafe { self.0.as_ptr().read() }.accounts;
+        // SAFETY: allocated in `new` with the same layout; the header was moved out above.
+        unsafe { dealloc(self.0.as_ptr().cast::<u8>(), layout) };
+        if let Some(accounts) = accounts {
+            accounts.discharge(charge);
+        }
+    }
+}
 
 impl Deref for Pin {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        todo!()
+        // SAFETY: this pin's count keeps the frame alive as long as the borrow.
+        unsafe { Frame::bytes(self.0) }
+    }
+}
+
+impl AsRef<[u8]> for Pin {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pin").field("key", &self.key()).field("len", &self.len()).finish()
+    }
+}
+
+/// A frame found under an epoch guard, good as long as the guard.
+#[derive(Clone, Copy)]
+pub(crate) struct Found<'g> {
+    frame: NonNull<Frame>,
+    guard: PhantomData<&'g Guard<'g>>,
+}
+
+impl<'g> Found<'g> {
+    /// # Safety
+    /// `frame` was read from a table slot under `_guard`, and frames in that table outlive every guard that was taken
+    /// before they were unlinked.
+    pub(crate) unsafe fn new(frame: NonNull<Frame>, _guard: &'g Guard<'_>) -> Found<'g> {
+        Found { frame, guard: PhantomData }
+    }
+
+    fn frame(&self) -> &'g Frame {
+        // SAFETY: alive under the guard, by the contract of `new`.
+        unsafe { self.frame.as_ref() }
+    }
+
+    pub(crate) fn key(&self) -> FrameKey {
+        self.frame().key
+    }
+
+    pub(crate) fn bytes(&self) -> &'g [u8] {
+        // SAFETY: alive under the guard, by the contract of `new`.
+        unsafe { Frame::bytes(self.frame) }
+    }
+
+    pub(crate) fn touch(&self) {
+        self.frame().touch();
+    }
+
+    pub(crate) fn pin(&self) -> Pin {
+        // The guard keeps the entry's count in place, so the count is not zero here.
+        self.frame().refs.fetch_add(1, Ordering::Relaxed);
+        Pin(self.frame)
+    }
+
+    pub(crate) fn entry(&self) -> u32 {
+        self.frame().entry.load(Ordering::Relaxed)
     }
 }

@@ -1,9 +1,47 @@
-//! The block cache and the heat sampler.
+//! The block cache of Terrane, and the sampling of heat.
+//!
+//! A *frame* holds one immutable byte string: a data block, an index block or a filter section, decompressed and verified
+//! by whoever loaded it. It is named by extent and offset, and since extents are immutable and their ids never reused,
+//! nothing is ever invalidated: removing the frames of an extent that is gone is only a courtesy to the others.
+//!
+//! ```text
+//! with / get ---> table (lock-free) ---> frame [header | bytes]          reads: no lock, no count, at most one bit
+//!                   ^                      ^
+//! get_or_load ----> shard lock: books = queues + ghosts + loads under way   misses: a few short sections per shard
+//! ```
+//!
+//! Read `frame` for the life of a frame, `table` for the lookup, `policy` for who stays, `accounts` for the budget.
+//!
+//! # Promises
+//! - *Memory*: frames that can be found, frames that left but wait for a reader, and bookkeeping together stay within the
+//!   capacity plus 5 %. When they would not, misses are served with *private* frames, which belong to their readers.
+//! - *One load*: threads that miss the same key at the same time load it once; an error goes to all of them.
+//! - *Scans*: what is read once passes through a tenth of the cache and leaves the rest alone.
+//!
+//! # Concurrency
+//! Frames and tables are freed by epoch: a reader holds a guard for as long as it looks at a frame, or
+//! a [`Pin`] for longer. Loom models of the protocol (lookup against eviction, insertion and growth; two misses of one
+//! key) are in `model.rs`: `RUSTFLAGS="--cfg loom" cargo test -p terrane-cache --lib model`.
+//!
+//! # After a crash
+//! Nothing: all of it is memory.
 
-pub mod cache;
-pub mod frame;
-pub mod heat;
-pub mod key;
+mod accounts;
+mod cache;
+mod entries;
+mod epoch;
+mod flight;
+mod frame;
+mod ghost;
+mod heat;
+mod key;
+mod policy;
+mod shard;
+mod table;
+mod tally;
+
+#[cfg(all(test, loom))]
+mod model;
 
 pub use cache::{Cache, CacheOptions, CacheStats};
 pub use frame::{Pin, Priority};

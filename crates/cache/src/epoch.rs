@@ -1,0 +1,84 @@
+//! When an unlinked frame or table may be freed: after every guard that could have reached it is gone.
+//!
+//! The real thing is crossbeam's epoch collector, the process-wide one, so that a read that is pinned already (for a
+//! memtable, say) pins again for next to nothing. Under loom a small stand-in takes its place: it frees when no guard is
+//! left at all, which is a legal, if lazy, epoch scheme, and loom then checks that nobody reads what was freed.
+
+#[cfg(not(loom))]
+mod imp {
+    use std::marker::PhantomData;
+
+    /// Where guards come from.
+    pub(crate) struct Domain;
+
+    /// Keeps what can be reached now from being freed.
+    pub(crate) struct Guard<'d>(crossbeam_epoch::Guard, PhantomData<&'d Domain>);
+
+    impl Domain {
+        pub(crate) fn new() -> Domain {
+            Domain
+        }
+
+        pub(crate) fn pin(&self) -> Guard<'_> {
+            Guard(crossbeam_epoch::pin(), PhantomData)
+        }
+    }
+
+    impl Guard<'_> {
+        /// Drops `garbage` once nobody can reach it. It must be unlinked already.
+        pub(crate) fn retire<T: Send + 'static>(&self, garbage: T) {
+            self.0.defer(move || drop(garbage));
+        }
+
+        /// Hands this thread's garbage to all threads and frees what is ripe.
+        pub(crate) fn flush(&self) {
+            self.0.flush();
+        }
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    use loom::sync::Mutex;
+
+    pub(crate) struct Domain(Mutex<State>);
+
+    #[derive(Default)]
+    struct State {
+        guards: usize,
+        garbage: Vec<Box<dyn Send>>,
+    }
+
+    pub(crate) struct Guard<'d>(&'d Domain);
+
+    impl Domain {
+        pub(crate) fn new() -> Domain {
+            Domain(Mutex::new(State::default()))
+        }
+
+        pub(crate) fn pin(&self) -> Guard<'_> {
+            self.0.lock().unwrap().guards += 1;
+            Guard(self)
+        }
+    }
+
+    impl Guard<'_> {
+        pub(crate) fn retire<T: Send + 'static>(&self, garbage: T) {
+            self.0.0.lock().unwrap().garbage.push(Box::new(garbage));
+        }
+
+        pub(crate) fn flush(&self) {}
+    }
+
+    impl Drop for Guard<'_> {
+        fn drop(&mut self) {
+            let mut state = self.0.0.lock().unwrap();
+            state.guards -= 1;
+            let ripe = if state.guards == 0 { std::mem::take(&mut state.garbage) } else { Vec::new() };
+            drop(state);
+            drop(ripe);
+        }
+    }
+}
+
+pub(crate) use imp::{Domain, Guard};

@@ -1,0 +1,275 @@
+//! A shard: a lookup table that is read without a lock, and the books about its frames, under one short lock.
+//!
+//! # Invariants
+//! Under the lock, a frame is in the table iff it has an entry in the books, and the entry holds one count of it. An
+//! entry's count is handed to the caller when the frame leaves, who retires it by epoch ([`crate::frame`]).
+//!
+//! # Concurrency
+//! Lookups take no lock. Everything else holds the lock for the work on one frame, or for [`SWEEP`] steps of eviction;
+//! the exceptions are a growing table (the pointers of one shard are copied) and the removal of an extent.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use terrane_base::sync::atomic::{AtomicPtr, Ordering};
+use terrane_base::sync::{Mutex, MutexGuard};
+
+use crate::accounts::Accounts;
+use crate::epoch::Guard;
+use crate::flight::Flight;
+use crate::frame::{Found, Pin};
+use crate::key::FrameKey;
+use crate::policy::Policy;
+use crate::table::Table;
+
+/// Frames that eviction looks at before it lets others have the lock.
+const SWEEP: usize = 32;
+
+pub(crate) struct Shard {
+    /// The current table; owned by this pointer, replaced under the lock, retired by epoch.
+    table: AtomicPtr<Table>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    policy: Policy,
+    loading: HashMap<FrameKey, Arc<Flight>>,
+    /// Bookkeeping bytes that the accounts know of, without retired tables.
+    booked: usize,
+}
+
+/// What a miss finds when it asks whether to load.
+pub(crate) enum Boarding {
+    /// The frame came in meanwhile.
+    Here(Pin),
+    /// Another thread loads it: wait.
+    Wait(Arc<Flight>),
+    /// The caller loads it, and then calls [`Shard::disembark`].
+    Load(Arc<Flight>),
+}
+
+/// A table that was replaced, to be retired by epoch; it is freed, and no longer paid for, when this is dropped.
+#[must_use]
+pub(crate) struct Retired {
+    /// From a box. Not held as one: readers may still be in the table.
+    table: *mut Table,
+    accounts: Arc<Accounts>,
+}
+
+// SAFETY: the sole owner of a table, which any thread may free.
+unsafe impl Send for Retired {}
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        // SAFETY: came from a box, was swapped out once, and is dropped when no guard that could reach it is left.
+        let table = unsafe { Box::from_raw(self.table) };
+        self.accounts.rebook(table.bytes(), 0);
+    }
+}
+
+/// What a sweep came to.
+pub(crate) struct Sweep {
+    /// Frames that left, to be retired.
+    pub(crate) victims: Vec<Pin>,
+    /// Steps after which it is pointless to go on.
+    pub(crate) patience: usize,
+    /// Steps that were taken.
+    pub(crate) steps: usize,
+    /// Whether it was enough.
+    pub(crate) done: bool,
+}
+
+impl Shard {
+    pub(crate) fn new(buckets: usize, accounts: &Accounts) -> Shard {
+        let table = Box::new(Table::new(buckets));
+        let books = Books { booked: table.bytes(), ..Books::default() };
+        accounts.rebook(0, books.booked);
+        Shard { table: AtomicPtr::new(Box::into_raw(table)), books: Mutex::new(books) }
+    }
+
+    fn table<'g>(&self, _guard: &'g Guard<'_>) -> &'g Table {
+        // SAFETY: the pointer is never null, and the table it points to is freed after every guard that was taken before
+        // it was replaced. Acquire pairs with the Release of the replacement: the table's content is visible.
+        unsafe { &*self.table.load(Ordering::Acquire) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        match self.books.lock() {
+            Ok(books) => books,
+            // Only running out of memory can unwind under the lock, and that ends the process.
+            Err(poison) => poison.into_inner(),
+        }
+    }
+
+    /// Looks `key` up without a lock.
+    #[inline]
+    pub(crate) fn find<'g>(&self, key: FrameKey, hash: u64, guard: &'g Guard<'_>) -> Option<Found<'g>> {
+        self.table(guard).find(key, hash, guard)
+    }
+
+    /// Decides under the lock who loads `key`.
+    pub(crate) fn board(&self, key: FrameKey, hash: u64, guard: &Guard<'_>) -> Boarding {
+        let mut books = self.lock();
+        if let Some(found) = self.find(key, hash, guard) {
+            return Boarding::Here(found.pin());
+        }
+        if let Some(flight) = books.loading.get(&key) {
+            return Boarding::Wait(flight.clone());
+        }
+        let flight = Arc::new(Flight::new());
+        books.loading.insert(key, flight.clone());
+        Boarding::Load(flight)
+    }
+
+    /// The load of `key` is over.
+    pub(crate) fn disembark(&self, key: FrameKey) {
+        self.lock().loading.remove(&key);
+    }
+
+    /// Makes `pin` findable, unless its key is here already: then that frame is the answer. A table that was replaced
+    /// comes back too, for the caller to retire. `None` if the shard cannot count that many frames.
+    pub(crate) fn enter(
+        &self,
+        pin: &Pin,
+        hash: u64,
+        guard: &Guard<'_>,
+        accounts: &Arc<Accounts>,
+    ) -> (Option<Entered>, Option<Retired>) {
+        let mut books = self.lock();
+        if let Some(found) = self.find(pin.key(), hash, guard) {
+            return (Some(Entered::Before(found.pin())), None);
+        }
+        if !books.policy.entries().has_room() {
+            return (None, None);
+        }
+        let entries = books.policy.entries().len() + 1;
+        let retired = (!self.table(guard).has_room_for(entries)).then(|| {
+            let buckets = Table::buckets_for(entries);
+            self.replace_table(&books, buckets, guard, accounts)
+        });
+        books.policy.admit(pin.clone(), hash);
+        // SAFETY: the policy keeps a count; it comes out in `sweep`, `remove`, `remove_extent` only, where the frame is
+        // unlinked first and the count goes to the caller, who retires it by epoch.
+        unsafe { self.table(guard).insert(pin, hash) };
+        accounts.entered(pin.charge());
+        self.rebook(&mut books, guard, accounts);
+        (Some(Entered::Now), retired)
+    }
+
+    /// Evicts until `enough`, which is told the shard's resident bytes, for [`SWEEP`] steps at most.
+    pub(crate) fn sweep(
+        &self,
+        accounts: &Accounts,
+        guard: &Guard<'_>,
+        enough: &dyn Fn(usize) -> bool,
+    ) -> Sweep {
+        let mut books = self.lock();
+        let mut left = SWEEP;
+        let mut victims = Vec::new();
+        let mut done = enough(books.policy.resident());
+        while left > 0 && !done {
+            let Some((frame, hash)) = books.policy.evict(&mut left) else { break };
+            self.table(guard).remove(&frame, hash);
+            accounts.left(frame.charge());
+            victims.push(frame);
+            done = enough(books.policy.resident());
+        }
+        Sweep { victims, patience: books.policy.patience(), steps: SWEEP - left, done }
+    }
+
+    /// Takes `key` out.
+    pub(crate) fn remove(
+        &self,
+        key: FrameKey,
+        hash: u64,
+        guard: &Guard<'_>,
+        accounts: &Accounts,
+    ) -> Option<Pin> {
+        let mut books = self.lock();
+        let entry = self.find(key, hash, guard)?.entry();
+        self.take_out(&mut books, entry, guard, accounts)
+    }
+
+    /// Takes every frame of `extent` out.
+    pub(crate) fn remove_extent(&self, extent: u64, guard: &Guard<'_>, accounts: &Accounts) -> Vec<Pin> {
+        let mut books = self.lock();
+        let mut frames = Vec::new();
+        while let Some(id) = books.policy.entries().first_of(extent) {
+            match self.take_out(&mut books, id, guard, accounts) {
+                Some(frame) => frames.push(frame),
+                None => break,
+            }
+        }
+        frames
+    }
+
+    /// Gives back bookkeeping memory that a larger cache needed.
+    pub(crate) fn compact(&self, guard: &Guard<'_>, accounts: &Arc<Accounts>) -> Retired {
+        let mut books = self.lock();
+        books.policy.compact();
+        let buckets = Table::buckets_for(books.policy.entries().len());
+        let retired = self.replace_table(&books, buckets, guard, accounts);
+        self.rebook(&mut books, guard, accounts);
+        retired
+    }
+
+    /// Bytes of resident frames.
+    pub(crate) fn resident(&self) -> usize {
+        self.lock().policy.resident()
+    }
+
+    /// Resident frames.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().policy.entries().len()
+    }
+
+    fn take_out(&self, books: &mut Books, id: u32, guard: &Guard<'_>, accounts: &Accounts) -> Option<Pin> {
+        let (frame, hash) = books.policy.remove(id)?;
+        self.table(guard).remove(&frame, hash);
+        accounts.left(frame.charge());
+        Some(frame)
+    }
+
+    /// Swaps in a table of `buckets` buckets with the same entries. Readers in the old one go on undisturbed.
+    fn replace_table(
+        &self,
+        books: &Books,
+        buckets: usize,
+        guard: &Guard<'_>,
+        accounts: &Arc<Accounts>,
+    ) -> Retired {
+        // The old table is paid for until it is freed.
+        accounts.rebook(0, self.table(guard).bytes());
+        let table = Table::new(buckets);
+        for (frame, hash) in books.policy.entries().frames() {
+            // SAFETY: as in `enter`: the books keep a count of every frame in the current table.
+            unsafe { table.insert(frame, hash) };
+        }
+        let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
+        Retired { table: old, accounts: accounts.clone() }
+    }
+
+    /// Tells the accounts how much bookkeeping there is now.
+    fn rebook(&self, books: &mut Books, guard: &Guard<'_>, accounts: &Accounts) {
+        let now = books.policy.bytes() + self.table(guard).bytes();
+        accounts.rebook(std::mem::replace(&mut books.booked, now), now);
+    }
+}
+
+/// How an entering frame fared.
+pub(crate) enum Entered {
+    /// It is in.
+    Now,
+    /// This one was there before.
+    Before(Pin),
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        let table = self.table.load(Ordering::Acquire);
+        // SAFETY: the pointer came from a box and nobody else has the shard any more. The frames are dropped with the
+        // books, after this; the table holds no counts.
+        drop(unsafe { Box::from_raw(table) });
+    }
+}
