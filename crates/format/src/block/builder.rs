@@ -1,14 +1,27 @@
-//! Building of blocks.
+//! Builds blocks from records in internal order.
 
 use terrane_base::Seq;
 
-use super::BlockForm;
+use super::view::{FLAG_WIDE, TRAILER};
+use super::{BlockForm, MAX_LEAF_RECORDS, MAX_LEAVES, common_prefix};
 use crate::Kind;
+use crate::checksum::key_hash;
+use crate::codec::{put_varint, varint_len};
 
 /// Builds one block after another from records in internal order (key ascending, then sequence descending).
 #[derive(Debug)]
 pub struct BlockBuilder {
-    _form: BlockForm,
+    form: BlockForm,
+    records: Vec<u8>,
+    leaves: Vec<u32>,
+    seqs: Vec<Seq>,
+    first_key: Vec<u8>,
+    last_key: Vec<u8>,
+    hashes: Vec<u64>,
+    min_seq: Seq,
+    max_seq: Seq,
+    deletes: u32,
+    value_refs: bool,
 }
 
 /// A finished block and what its extent must know about it.
@@ -39,32 +52,148 @@ pub struct FinishedBlock {
 impl BlockBuilder {
     /// A builder of blocks of this form.
     pub fn new(form: BlockForm) -> Self {
-        BlockBuilder { _form: form }
+        BlockBuilder {
+            form: BlockForm { leaf_records: form.leaf_records.clamp(1, MAX_LEAF_RECORDS), ..form },
+            records: Vec::new(),
+            leaves: Vec::new(),
+            seqs: Vec::new(),
+            first_key: Vec::new(),
+            last_key: Vec::new(),
+            hashes: Vec::new(),
+            min_seq: Seq::MAX,
+            max_seq: 0,
+            deletes: 0,
+            value_refs: false,
+        }
     }
 
     /// Adds a record. The caller keeps the internal order.
-    pub fn add(&mut self, _key: &[u8], _seq: Seq, _kind: Kind, _value: &[u8]) {
-        todo!()
+    pub fn add(&mut self, key: &[u8], seq: Seq, kind: Kind, value: &[u8]) {
+        let common = common_prefix(&self.last_key, key);
+        let same_key = !self.is_empty() && common == key.len() && common == self.last_key.len();
+        debug_assert!(
+            self.is_empty() || (self.last_key.as_slice(), seq) < (key, self.seqs[self.seqs.len() - 1]),
+            "records out of order"
+        );
+        let shared = if self.starts_leaf() {
+            self.leaves.push(self.records.len() as u32);
+            0
+        } else {
+            common
+        };
+        self.records.push(kind as u8);
+        put_varint(&mut self.records, shared as u64);
+        put_varint(&mut self.records, (key.len() - shared) as u64);
+        put_varint(&mut self.records, value.len() as u64);
+        self.records.extend_from_slice(&key[shared..]);
+        self.records.extend_from_slice(value);
+
+        if self.is_empty() {
+            self.first_key.extend_from_slice(key);
+        }
+        if !same_key {
+            self.hashes.push(key_hash(key));
+            self.last_key.truncate(common);
+            self.last_key.extend_from_slice(&key[common..]);
+        }
+        self.seqs.push(seq);
+        self.min_seq = self.min_seq.min(seq);
+        self.max_seq = self.max_seq.max(seq);
+        self.deletes += u32::from(kind.is_delete());
+        self.value_refs |= kind == Kind::ValueRef;
     }
 
-    /// Whether a record of these lengths still belongs in this block. True when empty: an oversize record gets a block
-    /// of its own.
-    pub fn fits(&self, _key_len: usize, _value_len: usize) -> bool {
-        todo!()
+    /// Whether a record of these lengths and this sequence still belongs in this block. True when empty: an oversize
+    /// record gets a block of its own.
+    pub fn fits(&self, key_len: usize, value_len: usize, seq: Seq) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let leaves = self.leaves.len() + usize::from(self.starts_leaf());
+        let lengths = 2 * varint_len(key_len as u64) + varint_len(value_len as u64);
+        let records = self.records.len() + 1 + lengths + key_len + value_len;
+        let width = column_width(self.min_seq.min(seq), self.max_seq.max(seq));
+        leaves <= MAX_LEAVES
+            && block_len(records, self.seqs.len() + 1, width, leaves) <= self.form.target_bytes
     }
 
     /// Whether no record was added since the last block was finished.
     pub fn is_empty(&self) -> bool {
-        todo!()
+        self.seqs.is_empty()
     }
 
     /// Records added since the last block was finished.
     pub fn rows(&self) -> u32 {
-        todo!()
+        self.seqs.len() as u32
     }
 
-    /// Closes the block and starts the next.
-    pub fn finish(&mut self) -> FinishedBlock {
-        todo!()
+    /// Bytes of the block if it were finished now.
+    pub fn len(&self) -> usize {
+        let width = column_width(self.min_seq, self.max_seq);
+        block_len(self.records.len(), self.seqs.len(), width, self.leaves.len())
     }
+
+    /// Closes the block and starts the next. Without records the block is a valid one of no rows.
+    pub fn finish(&mut self) -> FinishedBlock {
+        let width = column_width(self.min_seq, self.max_seq);
+        let min_seq = self.min_seq.min(self.max_seq);
+        let mut bytes = Vec::with_capacity(self.len());
+        bytes.append(&mut self.records);
+        for seq in &self.seqs {
+            bytes.extend_from_slice(&(seq - min_seq).to_le_bytes()[..width]);
+        }
+        let wide = is_wide(bytes.len());
+        for leaf in &self.leaves {
+            bytes.extend_from_slice(&leaf.to_le_bytes()[..if wide { 4 } else { 2 }]);
+        }
+        bytes.extend_from_slice(&min_seq.to_le_bytes());
+        bytes.extend_from_slice(&self.rows().to_le_bytes());
+        bytes.extend_from_slice(&self.deletes.to_le_bytes());
+        bytes.extend_from_slice(&(self.form.leaf_records as u16).to_le_bytes());
+        bytes.extend_from_slice(&[
+            width as u8,
+            self.form.directory as u8,
+            if wide { FLAG_WIDE } else { 0 },
+            0,
+            0,
+            0,
+        ]);
+        let finished = FinishedBlock {
+            bytes,
+            first_key: std::mem::take(&mut self.first_key),
+            first_seq: self.seqs.first().copied().unwrap_or(0),
+            last_key: std::mem::take(&mut self.last_key),
+            rows: self.rows(),
+            deletes: self.deletes,
+            min_seq,
+            max_seq: self.max_seq,
+            value_refs: self.value_refs,
+            hashes: std::mem::take(&mut self.hashes),
+        };
+        self.leaves.clear();
+        self.seqs.clear();
+        (self.min_seq, self.max_seq) = (Seq::MAX, 0);
+        (self.deletes, self.value_refs) = (0, false);
+        finished
+    }
+
+    fn starts_leaf(&self) -> bool {
+        self.seqs.len().is_multiple_of(self.form.leaf_records)
+    }
+}
+
+/// Bytes per record in the sequence column.
+fn column_width(min: Seq, max: Seq) -> usize {
+    (Seq::BITS - max.saturating_sub(min).leading_zeros()).div_ceil(8) as usize
+}
+
+/// Whether leaf offsets need four bytes. Decided by what stands in front of the directory, which is simpler than by
+/// the last leaf's offset and differs only for blocks beyond their target.
+fn is_wide(before_directory: usize) -> bool {
+    before_directory > usize::from(u16::MAX)
+}
+
+fn block_len(records: usize, rows: usize, width: usize, leaves: usize) -> usize {
+    let before_directory = records + rows * width;
+    before_directory + leaves * if is_wide(before_directory) { 4 } else { 2 } + TRAILER
 }

@@ -1,92 +1,284 @@
 //! Moving through a block's records, both ways.
+//!
+//! Forward, a step decodes one record and replaces the end of the key buffer. Prefix coding cannot be read backwards, so
+//! the first step back into a leaf walks it once from its start and writes down, for each record left, what the step
+//! took from the key (*the trail*); further steps back only undo that. Both buffers are reused: a warm cursor does not
+//! allocate.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use terrane_base::{Result, Seq};
 
 use super::Block;
+use super::view::bad;
 use crate::Kind;
 
 /// A position in a block. Detached from the block's lifetime: every method that moves takes the block again, so that an
-/// iterator may keep the bytes pinned beside its cursor.
-#[derive(Clone, Debug, Default)]
+/// iterator may keep the bytes pinned beside its cursor. All calls between two seeks must pass the same block.
+///
+/// When a method fails, the cursor is at no record.
+#[derive(Clone, Debug)]
 pub struct BlockCursor {
     key: Vec<u8>,
+    seq: Seq,
+    at: Place,
+    position: u32,
+    valid: bool,
+    trail: Vec<Step>,
+    cut: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    kind: Kind,
+    value: u32,
+    next: u32,
+}
+
+/// How to get back to the record before.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    to: Place,
+    /// How much of the key the two have in common; the rest of the earlier key is at `cut_start` of the cut bytes.
+    shared: u32,
+    cut_start: usize,
+}
+
+const NOWHERE: Place = Place { kind: Kind::Put, value: 0, next: 0 };
+
+impl Default for BlockCursor {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl BlockCursor {
     /// A cursor at no record.
     pub fn new() -> Self {
-        Self::default()
+        BlockCursor {
+            key: Vec::new(),
+            seq: 0,
+            at: NOWHERE,
+            position: 0,
+            valid: false,
+            trail: Vec::new(),
+            cut: Vec::new(),
+        }
     }
 
     /// Whether the cursor is at a record.
+    #[inline]
     pub fn valid(&self) -> bool {
-        todo!()
+        self.valid
     }
 
     /// Leaves the record; buffers are kept.
     pub fn clear(&mut self) {
-        todo!()
+        self.valid = false;
+        self.forget_trail();
     }
 
     /// Moves to the first record at or after `(key, seq)`.
-    pub fn seek(&mut self, _block: Block<'_>, _key: &[u8], _seq: Seq) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// Damaged bytes or a kind that this version does not know; so for all methods that move.
+    pub fn seek(&mut self, block: Block<'_>, key: &[u8], seq: Seq) -> Result<()> {
+        self.clear();
+        if block.rows() == 0 {
+            return Ok(());
+        }
+        let leaf = block.leaves_before(key, seq, false)?.saturating_sub(1);
+        self.enter_leaf(block, leaf)?;
+        while self.valid && self.cmp(key, seq).is_lt() {
+            self.next(block)?;
+        }
+        Ok(())
     }
 
     /// Moves to the last record at or before `(key, seq)`.
-    pub fn seek_for_prev(&mut self, _block: Block<'_>, _key: &[u8], _seq: Seq) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`BlockCursor::seek`].
+    pub fn seek_for_prev(&mut self, block: Block<'_>, key: &[u8], seq: Seq) -> Result<()> {
+        self.clear();
+        let Some(leaf) = block.leaves_before(key, seq, true)?.checked_sub(1) else {
+            return Ok(());
+        };
+        let last = leaf_end(block, leaf) - 1;
+        self.enter_leaf(block, leaf)?;
+        while self.position < last {
+            self.step_on_trail(block)?;
+            if self.cmp(key, seq).is_gt() {
+                return self.prev(block);
+            }
+        }
+        Ok(())
     }
 
     /// Moves to the first record.
-    pub fn seek_first(&mut self, _block: Block<'_>) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`BlockCursor::seek`].
+    pub fn seek_first(&mut self, block: Block<'_>) -> Result<()> {
+        self.clear();
+        if block.rows() > 0 {
+            self.enter_leaf(block, 0)?;
+        }
+        Ok(())
     }
 
     /// Moves to the last record.
-    pub fn seek_last(&mut self, _block: Block<'_>) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`BlockCursor::seek`].
+    pub fn seek_last(&mut self, block: Block<'_>) -> Result<()> {
+        self.clear();
+        match block.rows().checked_sub(1) {
+            Some(last) => self.walk_to(block, last),
+            None => Ok(()),
+        }
     }
 
     /// Moves to the next record; at the last one the cursor becomes invalid.
-    pub fn next(&mut self, _block: Block<'_>) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`BlockCursor::seek`].
+    #[inline]
+    pub fn next(&mut self, block: Block<'_>) -> Result<()> {
+        if !self.valid {
+            return Ok(());
+        }
+        if !self.trail.is_empty() {
+            self.forget_trail();
+        }
+        if self.position + 1 >= block.rows() {
+            self.valid = false;
+            return Ok(());
+        }
+        self.load(block, self.at.next, self.position + 1)
     }
 
     /// Moves to the previous record; at the first one the cursor becomes invalid.
-    pub fn prev(&mut self, _block: Block<'_>) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`BlockCursor::seek`].
+    pub fn prev(&mut self, block: Block<'_>) -> Result<()> {
+        if !self.valid {
+            return Ok(());
+        }
+        let Some(target) = self.position.checked_sub(1) else {
+            self.valid = false;
+            return Ok(());
+        };
+        let Some(step) = self.trail.pop() else {
+            self.valid = false;
+            return self.walk_to(block, target);
+        };
+        self.key.truncate(step.shared as usize);
+        self.key.extend(self.cut.drain(step.cut_start..));
+        self.at = step.to;
+        self.position = target;
+        self.valid = false;
+        self.seq = block.seq_at(target)?;
+        self.valid = true;
+        Ok(())
     }
 
     /// The record's key.
+    #[inline]
     pub fn key(&self) -> &[u8] {
+        debug_assert!(self.valid);
         &self.key
     }
 
     /// The record's sequence.
+    #[inline]
     pub fn seq(&self) -> Seq {
-        todo!()
+        debug_assert!(self.valid);
+        self.seq
     }
 
     /// The record's kind.
+    #[inline]
     pub fn kind(&self) -> Kind {
-        todo!()
+        debug_assert!(self.valid);
+        self.at.kind
     }
 
     /// The record's number within the block, from 0.
+    #[inline]
     pub fn position(&self) -> u32 {
-        todo!()
+        debug_assert!(self.valid);
+        self.position
     }
 
     /// Where the value lies in the block's bytes.
+    #[inline]
     pub fn value_range(&self) -> Range<usize> {
-        todo!()
+        debug_assert!(self.valid);
+        self.at.value as usize..self.at.next as usize
     }
 
     /// The record's value; `block` is the one that the cursor was moved over.
-    pub fn value<'a>(&self, _block: Block<'a>) -> &'a [u8] {
-        todo!()
+    #[inline]
+    pub fn value<'a>(&self, block: Block<'a>) -> &'a [u8] {
+        debug_assert!(self.valid);
+        block.slice(self.at.value, self.at.next)
     }
+
+    fn cmp(&self, key: &[u8], seq: Seq) -> Ordering {
+        self.key.as_slice().cmp(key).then_with(|| seq.cmp(&self.seq))
+    }
+
+    fn forget_trail(&mut self) {
+        self.trail.clear();
+        self.cut.clear();
+    }
+
+    fn enter_leaf(&mut self, block: Block<'_>, leaf: u32) -> Result<()> {
+        self.forget_trail();
+        self.key.clear();
+        self.load(block, block.leaf_start(leaf)?, leaf * block.leaf_records())
+    }
+
+    /// Walks to record `target` from the start of its leaf, leaving a trail.
+    fn walk_to(&mut self, block: Block<'_>, target: u32) -> Result<()> {
+        self.enter_leaf(block, target / block.leaf_records())?;
+        while self.position < target {
+            self.step_on_trail(block)?;
+        }
+        Ok(())
+    }
+
+    fn step_on_trail(&mut self, block: Block<'_>) -> Result<()> {
+        let shared = block.record_at(self.at.next)?.shared;
+        let cut_start = self.cut.len();
+        self.cut.extend_from_slice(self.key.get(shared as usize..).unwrap_or_default());
+        self.trail.push(Step { to: self.at, shared, cut_start });
+        self.load(block, self.at.next, self.position + 1)
+    }
+
+    /// Takes up the record at `offset`; the key buffer holds the key of the record before it.
+    #[inline]
+    fn load(&mut self, block: Block<'_>, offset: u32, position: u32) -> Result<()> {
+        self.valid = false;
+        let record = block.record_at(offset)?;
+        let shared = record.shared as usize;
+        if shared > self.key.len() {
+            return Err(bad("has a key that shares more than there is", offset as usize));
+        }
+        self.key.truncate(shared);
+        self.key.extend_from_slice(block.slice(record.suffix, record.value));
+        self.seq = block.seq_at(position)?;
+        self.at = Place { kind: Kind::from_u8(record.kind)?, value: record.value, next: record.next };
+        self.position = position;
+        self.valid = true;
+        Ok(())
+    }
+}
+
+/// The number of the first record behind `leaf`.
+fn leaf_end(block: Block<'_>, leaf: u32) -> u32 {
+    block.rows().min((leaf + 1) * block.leaf_records())
 }

@@ -1,16 +1,55 @@
 //! Blocks: sorted records, prefix-coded within leaves, with a search directory.
+//!
+//! ```text
+//! block   = record* | sequence column | directory | trailer (24 bytes)
+//! record  = kind u8 | shared varint | suffix length varint | value length varint | suffix | value
+//! column  = one little-endian number of `width` bytes per record: its sequence less the base
+//! directory (RestartArray) = offset of each leaf's first record, u16 each, or u32 where the flag says so
+//! trailer = base sequence u64 | rows u32 | deletes u32 | records per leaf u16 | column width u8 | directory kind u8
+//!         | flags u8 (bit 0: u32 offsets) | seal u8 | reserved u16
+//! ```
+//!
+//! A leaf is a fixed number of records (the last leaf may have fewer); its first record stores its whole key. `shared` is
+//! the *exact* length of the prefix that a key has in common with the one before it, never less: point lookup relies on
+//! it to skip records without looking at their keys. Sequences stand apart from the records because a lookup rarely
+//! needs one, because a fixed width needs no decoding, and because a block whose sequences are all equal (at the bottom
+//! of the tree: all zero) then stores none.
+//!
+//! Records stand in *internal order*: key ascending bytewise, then sequence descending.
+//!
+//! A non-zero seal byte is reserved for encrypted blocks (nonce, tag and key id would stand in front of the trailer),
+//! directory kind 2 for a two-layer directory; both, like any unknown flag, are reported as a newer format.
+//!
+//! # Concurrency
+//! Nothing here is shared. [`Block`] borrows its bytes; [`BlockCursor`] keeps offsets and its key, never a borrow.
+//!
+//! # Damage
+//! Blocks are verified against their parent's checksum before they come here. Every access is checked all the same:
+//! arbitrary bytes yield errors or wrong records, never a panic or an endless loop. [`Block::verify`] checks everything.
 
 mod builder;
 mod compression;
 mod cursor;
 mod lookup;
+#[cfg(test)]
+mod tests;
+mod verify;
 mod view;
+
+use terrane_base::{Error, Result};
 
 pub use builder::{BlockBuilder, FinishedBlock};
 pub use compression::{Compression, Compressor, decompress};
 pub use cursor::BlockCursor;
 pub use lookup::get;
 pub use view::{Block, BlockShape};
+
+/// Most leaves of a block.
+pub const MAX_LEAVES: usize = 128;
+/// Most records of a leaf.
+pub const MAX_LEAF_RECORDS: usize = 128;
+/// Smallest and largest size at which a block may be set to close.
+pub const TARGET_BYTES: std::ops::RangeInclusive<usize> = (4 << 10)..=(64 << 10);
 
 /// The search structure of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +64,7 @@ pub enum DirectoryKind {
 pub struct BlockForm {
     /// Size at which a block closes, directory and trailer included: 4 to 64 KiB.
     pub target_bytes: usize,
-    /// Records of a leaf, 1 to 128.
+    /// Records of a leaf, 1 to 128. Fewer make lookups faster and blocks larger.
     pub leaf_records: usize,
     /// The directory.
     pub directory: DirectoryKind,
@@ -35,4 +74,42 @@ impl Default for BlockForm {
     fn default() -> Self {
         BlockForm { target_bytes: 16 << 10, leaf_records: 16, directory: DirectoryKind::RestartArray }
     }
+}
+
+impl BlockForm {
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::InvalidArgument`] naming the field and what is allowed.
+    pub fn check(&self) -> Result<()> {
+        if !TARGET_BYTES.contains(&self.target_bytes) {
+            return Err(Error::invalid(format!(
+                "block size is {} bytes, allowed are {} to {}",
+                self.target_bytes,
+                TARGET_BYTES.start(),
+                TARGET_BYTES.end()
+            )));
+        }
+        if !(1..=MAX_LEAF_RECORDS).contains(&self.leaf_records) {
+            return Err(Error::invalid(format!(
+                "records per leaf are {}, allowed are 1 to {MAX_LEAF_RECORDS}",
+                self.leaf_records
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Length of the prefix that two keys have in common.
+#[inline]
+fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let mut n = 0;
+    for (x, y) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0) {
+        let diff = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
+        if diff != 0 {
+            return n + diff.trailing_zeros() as usize / 8;
+        }
+        n += 8;
+    }
+    n + a[n..].iter().zip(&b[n..]).take_while(|(x, y)| x == y).count()
 }

@@ -1,6 +1,18 @@
-//! Reading access to a block's bytes.
+//! Reading access to a block's bytes: the trailer, parsed once, and the checked decoding of one record.
 
-use terrane_base::{Result, Seq};
+use std::cmp::Ordering;
+
+use terrane_base::{Error, ErrorKind, MAX_SEQ, Result, Seq};
+
+use super::{DirectoryKind, MAX_LEAF_RECORDS};
+use crate::codec::{Reader, read_varint};
+
+/// Bytes of a block's trailer.
+pub(super) const TRAILER: usize = 24;
+/// Bytes of the smallest record: an empty key with an empty value.
+const MIN_RECORD: u64 = 4;
+/// Trailer flag: leaf offsets take four bytes instead of two.
+pub(super) const FLAG_WIDE: u8 = 1;
 
 /// A block over borrowed bytes.
 #[derive(Clone, Copy, Debug)]
@@ -13,14 +25,95 @@ pub struct Block<'a> {
 /// each step at no cost.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockShape {
+    len: u32,
+    /// Where the records end and the sequence column begins.
+    column: u32,
+    directory: u32,
+    rows: u32,
+    deletes: u32,
+    leaves: u32,
+    leaf_records: u32,
+    column_width: u32,
     base_seq: Seq,
+    wide: bool,
+}
+
+/// A record's place in its block. All offsets are within the bytes in front of the sequence column.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    pub kind: u8,
+    /// Bytes of the key that are those of the key before it.
+    pub shared: u32,
+    /// Where the rest of the key lies.
+    pub suffix: u32,
+    /// Where the value lies; the suffix ends here.
+    pub value: u32,
+    /// Where the next record lies; the value ends here.
+    pub next: u32,
 }
 
 impl<'a> Block<'a> {
     /// Reads the trailer and checks the directory's bounds, in constant time. What lies inside is checked when it is
     /// read.
-    pub fn parse(_bytes: &'a [u8]) -> Result<Block<'a>> {
-        todo!()
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`], or [`ErrorKind::NewerFormat`] for an unknown directory, flag or seal.
+    pub fn parse(bytes: &'a [u8]) -> Result<Block<'a>> {
+        let Some((body, trailer)) = bytes.split_last_chunk::<TRAILER>() else {
+            return Err(bad("is shorter than its trailer", 0));
+        };
+        if u32::try_from(bytes.len()).is_err() {
+            return Err(bad("is longer than 4 GiB", 0));
+        }
+        let mut r = Reader::new(trailer);
+        let base_seq = r.u64()?;
+        let rows = r.u32()?;
+        let deletes = r.u32()?;
+        let leaf_records = u32::from(r.u16()?);
+        let column_width = u32::from(r.u8()?);
+        let (directory, flags, seal, reserved) = (r.u8()?, r.u8()?, r.u8()?, r.u16()?);
+        if directory != DirectoryKind::RestartArray as u8 {
+            return Err(newer("directory kind", directory.into()));
+        }
+        if flags & !FLAG_WIDE != 0 {
+            return Err(newer("flags", flags.into()));
+        }
+        if seal != 0 {
+            return Err(newer("seal", seal.into()));
+        }
+        if reserved != 0 {
+            return Err(newer("reserved field", reserved.into()));
+        }
+        if leaf_records == 0
+            || leaf_records > MAX_LEAF_RECORDS as u32
+            || column_width > 7
+            || base_seq > MAX_SEQ
+        {
+            return Err(bad("has a trailer out of range", body.len()));
+        }
+        let wide = flags & FLAG_WIDE != 0;
+        let leaves = rows.div_ceil(leaf_records);
+        let directory_len = u64::from(leaves) * if wide { 4 } else { 2 };
+        let column_len = u64::from(rows) * u64::from(column_width);
+        let Some(column) = (body.len() as u64).checked_sub(directory_len + column_len) else {
+            return Err(bad("is too short for its directory", body.len()));
+        };
+        if column / MIN_RECORD < u64::from(rows) {
+            return Err(bad("is too short for its records", body.len()));
+        }
+        let shape = BlockShape {
+            len: bytes.len() as u32,
+            column: column as u32,
+            directory: (column + column_len) as u32,
+            rows,
+            deletes,
+            leaves,
+            leaf_records,
+            column_width,
+            base_seq,
+            wide,
+        };
+        Ok(Block { bytes, shape })
     }
 
     /// The parsed shape, to be kept beside the bytes.
@@ -29,26 +122,162 @@ impl<'a> Block<'a> {
     }
 
     /// Number of records.
+    #[inline]
     pub fn rows(&self) -> u32 {
-        let _ = (self.bytes, self.shape.base_seq);
-        todo!()
+        self.shape.rows
     }
 
     /// Records whose kind is a delete.
     pub fn deletes(&self) -> u32 {
-        todo!()
+        self.shape.deletes
     }
 
-    /// Walks the whole block and checks what searching relies on: internal order, exact prefix lengths, known kinds,
-    /// counts, and that leaves start where the directory says.
-    pub fn verify(&self) -> Result<()> {
-        todo!()
+    /// The bytes from `from` to `to`; empty where they are not within the block.
+    #[inline]
+    pub(super) fn slice(&self, from: u32, to: u32) -> &'a [u8] {
+        self.bytes.get(from as usize..to as usize).unwrap_or_default()
+    }
+
+    /// Where the records end.
+    pub(super) fn records_end(&self) -> u32 {
+        self.shape.column
+    }
+
+    pub(super) fn leaves(&self) -> u32 {
+        self.shape.leaves
+    }
+
+    #[inline]
+    pub(super) fn leaf_records(&self) -> u32 {
+        self.shape.leaf_records
+    }
+
+    /// Where the first record of `leaf` lies.
+    #[inline]
+    pub(super) fn leaf_start(&self, leaf: u32) -> Result<u32> {
+        let directory = self.shape.directory as usize;
+        let found = if self.shape.wide {
+            self.bytes
+                .get(directory + leaf as usize * 4..)
+                .and_then(|b| b.first_chunk())
+                .map(|b| u32::from_le_bytes(*b))
+        } else {
+            let entry = self.bytes.get(directory + leaf as usize * 2..).and_then(|b| b.first_chunk());
+            entry.map(|b| u32::from(u16::from_le_bytes(*b)))
+        };
+        found.ok_or_else(|| bad("has no such leaf", directory))
+    }
+
+    /// The sequence of record number `position`.
+    #[inline]
+    pub(super) fn seq_at(&self, position: u32) -> Result<Seq> {
+        let BlockShape { column, column_width: width, base_seq, rows, .. } = self.shape;
+        if width == 0 {
+            return Ok(base_seq);
+        }
+        let at = column as usize + position as usize * width as usize;
+        // Behind the column comes the trailer, so eight bytes can be read at each of its entries.
+        match self.bytes.get(at..).and_then(|b| b.first_chunk::<8>()) {
+            Some(b) if position < rows => {
+                Ok(base_seq + (u64::from_le_bytes(*b) & (u64::MAX >> (64 - 8 * width))))
+            }
+            _ => Err(bad("has no such record", at)),
+        }
+    }
+
+    /// The record that lies at `at`.
+    #[inline]
+    pub(super) fn record_at(&self, at: u32) -> Result<Record> {
+        let records = self.bytes.get(at as usize..self.shape.column as usize).unwrap_or_default();
+        let (kind, shared, suffix_len, value_len, header) = match *records {
+            [kind, shared, suffix, value, ..] if (shared | suffix | value) < 0x80 => {
+                (kind, u64::from(shared), u64::from(suffix), u64::from(value), 4)
+            }
+            _ => match long_header(records) {
+                Some(h) => h,
+                None => return Err(bad("has a record cut short", at as usize)),
+            },
+        };
+        let suffix = u64::from(at) + header;
+        let value = suffix.saturating_add(suffix_len);
+        let next = value.saturating_add(value_len);
+        if next > u64::from(self.shape.column) || shared > u64::from(at) {
+            return Err(bad("has a record that does not fit", at as usize));
+        }
+        Ok(Record {
+            kind,
+            shared: shared as u32,
+            suffix: suffix as u32,
+            value: value as u32,
+            next: next as u32,
+        })
+    }
+
+    /// The first record of `leaf`, with its key.
+    #[inline]
+    pub(super) fn leaf_head(&self, leaf: u32) -> Result<(Record, &'a [u8])> {
+        let at = self.leaf_start(leaf)?;
+        let record = self.record_at(at)?;
+        if record.shared != 0 {
+            return Err(bad("has a leaf whose first key is cut", at as usize));
+        }
+        Ok((record, self.slice(record.suffix, record.value)))
+    }
+
+    /// How many leaves start before `(key, seq)`; with `inclusive`, at or before it.
+    #[inline]
+    pub(super) fn leaves_before(&self, key: &[u8], seq: Seq, inclusive: bool) -> Result<u32> {
+        let (mut lo, mut hi) = (0, self.shape.leaves);
+        while lo < hi {
+            let mid = lo.midpoint(hi);
+            let before = match self.leaf_head(mid)?.1.cmp(key) {
+                Ordering::Less => true,
+                Ordering::Greater => false,
+                Ordering::Equal => {
+                    let head_seq = self.seq_at(mid * self.shape.leaf_records)?;
+                    head_seq > seq || (inclusive && head_seq == seq)
+                }
+            };
+            if before {
+                lo = mid + 1;
+            } else {
+                hi = mid;
+            }
+        }
+        Ok(lo)
     }
 }
 
 impl BlockShape {
-    /// The block again, over the bytes that were parsed; fails if their length differs.
-    pub fn over<'a>(&self, _bytes: &'a [u8]) -> Result<Block<'a>> {
-        todo!()
+    /// The block again, over the bytes that were parsed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`] if their length differs.
+    #[inline]
+    pub fn over<'a>(&self, bytes: &'a [u8]) -> Result<Block<'a>> {
+        if bytes.len() != self.len as usize {
+            return Err(bad("is not the one that was parsed", 0));
+        }
+        Ok(Block { bytes, shape: *self })
     }
+}
+
+#[cold]
+fn long_header(records: &[u8]) -> Option<(u8, u64, u64, u64, u64)> {
+    let (&kind, rest) = records.split_first()?;
+    let (shared, a) = read_varint(rest)?;
+    let (suffix, b) = read_varint(&rest[a..])?;
+    let (value, c) = read_varint(&rest[a + b..])?;
+    Some((kind, shared, suffix, value, (1 + a + b + c) as u64))
+}
+
+#[cold]
+pub(super) fn bad(what: &str, offset: usize) -> Error {
+    Error::corruption(format!("block {what}")).with_offset(offset as u64)
+}
+
+#[cold]
+fn newer(what: &str, value: u64) -> Error {
+    Error::new(ErrorKind::NewerFormat, format!("block with {what} {value} is not known to this version"))
+        .with_hint("open the database with the version that wrote it, or a later one")
 }

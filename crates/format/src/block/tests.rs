@@ -1,0 +1,377 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+use terrane_base::{ErrorKind, MAX_SEQ, Seq};
+
+use super::*;
+use crate::Kind;
+use crate::checksum::key_hash;
+
+/// A record of the model, ordered as blocks are.
+#[derive(Clone, Debug, PartialEq)]
+struct Rec {
+    key: Vec<u8>,
+    seq: Seq,
+    kind: Kind,
+    value: Vec<u8>,
+}
+
+fn rec(key: &[u8], seq: Seq, value: &[u8]) -> Rec {
+    Rec { key: key.to_vec(), seq, kind: Kind::Put, value: value.to_vec() }
+}
+
+fn sorted(mut records: Vec<Rec>) -> Vec<Rec> {
+    records.sort_by(|a, b| order(a, &b.key, b.seq));
+    records.dedup_by(|a, b| a.key == b.key && a.seq == b.seq);
+    records
+}
+
+fn order(a: &Rec, key: &[u8], seq: Seq) -> std::cmp::Ordering {
+    a.key.as_slice().cmp(key).then(seq.cmp(&a.seq))
+}
+
+fn form(leaf_records: usize) -> BlockForm {
+    BlockForm { leaf_records, ..BlockForm::default() }
+}
+
+fn build(records: &[Rec], leaf_records: usize) -> FinishedBlock {
+    let mut b = BlockBuilder::new(form(leaf_records));
+    for r in records {
+        b.add(&r.key, r.seq, r.kind, &r.value);
+    }
+    b.finish()
+}
+
+fn at(c: &BlockCursor, b: Block<'_>) -> Option<Rec> {
+    c.valid().then(|| Rec { key: c.key().to_vec(), seq: c.seq(), kind: c.kind(), value: c.value(b).to_vec() })
+}
+
+/// Keys over a tiny alphabet, so that prefixes, duplicates and empty keys are frequent.
+fn keys() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => vec(prop_oneof![Just(0u8), Just(1), Just(b'a'), Just(0xff)], 0..6),
+        1 => vec(Just(b'x'), 0..300),
+        1 => vec(any::<u8>(), 0..20),
+    ]
+}
+
+fn seqs() -> impl Strategy<Value = Seq> {
+    prop_oneof![3 => 0..5u64, 1 => 0..=MAX_SEQ, 2 => Just(0u64)]
+}
+
+fn records(n: usize) -> impl Strategy<Value = Vec<Rec>> {
+    let kind = prop_oneof![Just(Kind::Put), Just(Kind::Delete), Just(Kind::ValueRef)];
+    let value = prop_oneof![4 => vec(any::<u8>(), 0..10), 1 => vec(Just(7u8), 100..300)];
+    let one = (keys(), seqs(), kind, value).prop_map(|(key, seq, kind, value)| Rec { key, seq, kind, value });
+    vec(one, 0..n).prop_map(sorted)
+}
+
+proptest! {
+    #[test]
+    fn a_cursor_moves_like_a_sorted_vector(
+        records in records(80),
+        leaf in 1..20usize,
+        targets in vec((keys(), seqs()), 10),
+        moves in vec(any::<bool>(), 60),
+    ) {
+        let built = build(&records, leaf);
+        let b = Block::parse(&built.bytes).unwrap();
+        b.verify().unwrap();
+        prop_assert_eq!(b.rows() as usize, records.len());
+        let mut c = BlockCursor::new();
+        let own = records.iter().map(|r| (r.key.clone(), r.seq));
+        for (key, seq) in targets.into_iter().chain(own) {
+            let split = records.partition_point(|r| order(r, &key, seq).is_lt());
+            let after = records.partition_point(|r| order(r, &key, seq).is_le());
+            c.seek(b, &key, seq).unwrap();
+            prop_assert_eq!(at(&c, b), records.get(split).cloned());
+            let mut model = Some(split).filter(|i| *i < records.len());
+            for forward in &moves {
+                if *forward { c.next(b).unwrap() } else { c.prev(b).unwrap() }
+                model = model.and_then(|i| if *forward { Some(i + 1) } else { i.checked_sub(1) })
+                    .filter(|i| *i < records.len());
+                prop_assert_eq!(at(&c, b), model.map(|i| records[i].clone()));
+                prop_assert!(!c.valid() || c.position() as usize == model.unwrap());
+            }
+            c.seek_for_prev(b, &key, seq).unwrap();
+            prop_assert_eq!(at(&c, b), after.checked_sub(1).map(|i| records[i].clone()));
+            c.prev(b).unwrap();
+            prop_assert_eq!(at(&c, b), after.checked_sub(2).map(|i| records[i].clone()));
+        }
+        c.seek_last(b).unwrap();
+        for r in records.iter().rev() {
+            prop_assert_eq!(at(&c, b), Some(r.clone()));
+            c.prev(b).unwrap();
+        }
+        prop_assert!(!c.valid());
+        c.seek_first(b).unwrap();
+        for r in &records {
+            prop_assert_eq!(at(&c, b), Some(r.clone()));
+            c.next(b).unwrap();
+        }
+        prop_assert!(!c.valid());
+    }
+
+    #[test]
+    fn a_lookup_finds_the_newest_version_at_or_below_the_snapshot(
+        records in records(120),
+        leaf in 1..20usize,
+        targets in vec((keys(), seqs()), 20),
+    ) {
+        let built = build(&records, leaf);
+        let b = Block::parse(&built.bytes).unwrap();
+        let near = records.iter().flat_map(|r| [(r.key.clone(), r.seq), (r.key.clone(), MAX_SEQ), (r.key.clone(), r.seq.saturating_sub(1))]);
+        for (key, seq) in targets.into_iter().chain(near) {
+            let want = records.iter().find(|r| r.key == key && r.seq <= seq);
+            let got = get(b, &key, seq).unwrap();
+            prop_assert_eq!(got, want.map(|r| (r.seq, r.kind, r.value.as_slice())));
+        }
+    }
+
+    #[test]
+    fn a_finished_block_tells_the_truth_about_itself(records in records(60), leaf in 1..20usize) {
+        prop_assume!(!records.is_empty());
+        let f = build(&records, leaf);
+        let first = &records[0];
+        prop_assert_eq!((&f.first_key, f.first_seq), (&first.key, first.seq));
+        prop_assert_eq!(&f.last_key, &records[records.len() - 1].key);
+        prop_assert_eq!(f.rows as usize, records.len());
+        prop_assert_eq!(f.deletes as usize, records.iter().filter(|r| r.kind.is_delete()).count());
+        prop_assert_eq!(Some(f.min_seq), records.iter().map(|r| r.seq).min());
+        prop_assert_eq!(Some(f.max_seq), records.iter().map(|r| r.seq).max());
+        prop_assert_eq!(f.value_refs, records.iter().any(|r| r.kind == Kind::ValueRef));
+        let mut distinct: Vec<_> = records.iter().map(|r| key_hash(&r.key)).collect();
+        distinct.dedup();
+        prop_assert_eq!(f.hashes, distinct);
+    }
+
+    #[test]
+    fn blocks_close_at_their_size(
+        lens in vec((0..40usize, prop_oneof![8 => 0..200usize, 1 => 3000..9000usize], seqs()), 1..400),
+        leaf in prop_oneof![Just(1), Just(2), Just(16)],
+    ) {
+        let form = BlockForm { target_bytes: 4096, leaf_records: leaf, ..BlockForm::default() };
+        let mut b = BlockBuilder::new(form);
+        let mut blocks = Vec::new();
+        for (i, (key_len, value_len, seq)) in lens.iter().enumerate() {
+            let mut key = format!("{i:08}").into_bytes();
+            key.resize(8 + key_len, b'k');
+            if !b.fits(key.len(), *value_len, *seq) {
+                blocks.push(b.finish());
+            }
+            b.add(&key, *seq, Kind::Put, &vec![1; *value_len]);
+        }
+        let len = b.len();
+        blocks.push(b.finish());
+        prop_assert!(b.is_empty());
+        prop_assert_eq!(blocks.last().unwrap().bytes.len(), len);
+        prop_assert_eq!(blocks.iter().map(|f| f.rows as usize).sum::<usize>(), lens.len());
+        for f in &blocks {
+            let parsed = Block::parse(&f.bytes).unwrap();
+            parsed.verify().unwrap();
+            prop_assert!(f.bytes.len() <= 4096 || f.rows == 1, "{} bytes, {} rows", f.bytes.len(), f.rows);
+            prop_assert!((f.rows as usize) <= leaf * MAX_LEAVES);
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..300), key in keys(), seq in seqs()) {
+        exercise(&bytes, &key, seq);
+    }
+
+    #[test]
+    fn damaged_blocks_never_panic(
+        records in records(40),
+        leaf in 1..20usize,
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in 0..3usize,
+        key in keys(),
+        seq in seqs(),
+    ) {
+        let mut bytes = build(&records, leaf).bytes;
+        bytes.drain(..cut.min(bytes.len()));
+        for (i, byte) in damage {
+            let i = i.index(bytes.len());
+            bytes[i] = byte;
+        }
+        exercise(&bytes, &key, seq);
+    }
+
+    #[test]
+    fn compressed_blocks_come_back_and_damaged_ones_never_panic(
+        raw in vec(prop_oneof![9 => Just(3u8), 1 => any::<u8>()], 0..3000),
+        damage in (any::<prop::sample::Index>(), any::<u8>()),
+        wrong_len in 0..4000usize,
+    ) {
+        let mut c = Compressor::new(Compression::Zstd, 3).unwrap();
+        if let Some(mut stored) = c.compress(&raw) {
+            prop_assert!(stored.len() <= raw.len() - raw.len() / 8);
+            prop_assert_eq!(&decompress(Compression::Zstd, &stored, raw.len()).unwrap(), &raw);
+            prop_assert!(wrong_len == raw.len() || decompress(Compression::Zstd, &stored, wrong_len).is_err());
+            let i = damage.0.index(stored.len());
+            stored[i] = damage.1;
+            if let Ok(out) = decompress(Compression::Zstd, &stored, raw.len()) {
+                prop_assert_eq!(out.len(), raw.len());
+            }
+        }
+        prop_assert_eq!(&decompress(Compression::None, &raw, raw.len()).unwrap(), &raw);
+        prop_assert!(decompress(Compression::None, &raw, raw.len() + 1).is_err());
+    }
+}
+
+/// Calls everything there is on bytes that may be anything; only panics and endless loops are failures.
+fn exercise(bytes: &[u8], key: &[u8], seq: Seq) {
+    let Ok(b) = Block::parse(bytes) else { return };
+    let _ = b.verify();
+    let _ = get(b, key, seq);
+    let mut c = BlockCursor::new();
+    let mut steps = 0;
+    let _ = c.seek_first(b);
+    while c.valid() {
+        let _ = get(b, c.key(), c.seq());
+        let _ = (c.value(b), c.next(b));
+        steps += 1;
+    }
+    let _ = c.seek_last(b);
+    while c.valid() {
+        let _ = (c.value_range(), c.prev(b));
+        steps += 1;
+    }
+    assert!(steps <= 2 * b.rows());
+    let _ = (c.seek(b, key, seq), c.prev(b));
+    let _ = (c.seek_for_prev(b, key, seq), c.next(b));
+}
+
+#[test]
+fn golden_block() {
+    let records = [rec(b"", 9, b"e"), rec(b"ab", 300, b"1"), rec(b"ab", 8, b""), rec(b"abc", 7, b"22")];
+    let built = build(&records, 3);
+    assert_eq!(built.bytes, include_bytes!("../../tests/golden/block-restart-array.bin"));
+    let zeros = [rec(b"k1", 0, b"v"), rec(b"k2", 0, b"w")];
+    assert_eq!(build(&zeros, 16).bytes, include_bytes!("../../tests/golden/block-no-seqs.bin"));
+}
+
+#[test]
+fn a_block_of_equal_sequences_stores_none() {
+    let with = |seq: Seq| {
+        let all: Vec<_> = (0..100u32).map(|i| rec(format!("{i:03}").as_bytes(), seq, b"v")).collect();
+        build(&all, 16).bytes.len()
+    };
+    assert_eq!(with(0), with(MAX_SEQ));
+    let mixed: Vec<_> = (0..100u32).map(|i| rec(format!("{i:03}").as_bytes(), i.into(), b"v")).collect();
+    assert_eq!(build(&mixed, 16).bytes.len(), with(0) + 100);
+}
+
+#[test]
+fn blocks_beyond_64_kib_get_wide_offsets() {
+    let all: Vec<_> = (0..1000u32).map(|i| rec(format!("{i:04}").as_bytes(), 5, &[1; 100])).collect();
+    let built = build(&all, 4);
+    assert!(built.bytes.len() > 64 << 10);
+    let b = Block::parse(&built.bytes).unwrap();
+    b.verify().unwrap();
+    assert_eq!(get(b, b"0999", MAX_SEQ).unwrap().unwrap().2, [1; 100]);
+}
+
+#[test]
+fn a_block_without_records_is_valid_and_holds_nothing() {
+    let built = BlockBuilder::new(BlockForm::default()).finish();
+    let b = Block::parse(&built.bytes).unwrap();
+    b.verify().unwrap();
+    assert_eq!(get(b, b"", MAX_SEQ).unwrap(), None);
+    let mut c = BlockCursor::new();
+    c.seek_last(b).unwrap();
+    assert!(!c.valid());
+    c.seek(b, b"a", 0).unwrap();
+    assert!(!c.valid());
+}
+
+#[test]
+fn a_builder_starts_afresh_after_each_block() {
+    let mut b = BlockBuilder::new(BlockForm::default());
+    let mut once = |key: &[u8], seq, kind| {
+        b.add(key, seq, kind, b"");
+        b.finish()
+    };
+    once(b"zz", 77, Kind::Delete);
+    let second = once(b"a", 3, Kind::Put);
+    assert_eq!(second, build(&[rec(b"a", 3, b"")], 16));
+}
+
+#[test]
+fn what_later_versions_write_is_recognised_as_newer() {
+    let built = build(&[rec(b"k", 1, b"v")], 16).bytes;
+    let trailer = built.len() - 24;
+    for (field, value) in [(19, 2), (20, 2), (21, 1), (22, 1), (23, 1)] {
+        let mut bytes = built.clone();
+        bytes[trailer + field] = value;
+        assert_eq!(Block::parse(&bytes).unwrap_err().kind(), ErrorKind::NewerFormat, "byte {field}");
+    }
+    let mut bytes = built.clone();
+    bytes[0] = Kind::Merge as u8;
+    let b = Block::parse(&bytes).unwrap();
+    assert_eq!(get(b, b"k", 1).unwrap_err().kind(), ErrorKind::NewerFormat);
+    assert_eq!(BlockCursor::new().seek_first(b).unwrap_err().kind(), ErrorKind::NewerFormat);
+    assert_eq!(Compression::from_u8(2).unwrap_err().kind(), ErrorKind::NewerFormat);
+}
+
+#[test]
+fn verify_sees_what_lookups_must_not_trust() {
+    let all: Vec<_> =
+        (0..40u32).map(|i| rec(format!("key{i:03}").as_bytes(), u64::from(i) * 3, b"v")).collect();
+    let good = build(&all, 8).bytes;
+    Block::parse(&good).unwrap().verify().unwrap();
+    let mut unseen = Vec::new();
+    for i in 0..good.len() - 24 {
+        for bit in 0..8 {
+            let mut bytes = good.clone();
+            bytes[i] ^= 1 << bit;
+            let same_records = Block::parse(&bytes).and_then(|b| b.verify()).is_ok();
+            if same_records {
+                unseen.push((i, bit));
+            }
+        }
+    }
+    // A changed value, a changed key that keeps its place, a changed sequence: only a checksum can see those. Nothing
+    // that steers a search may go unseen.
+    let b = Block::parse(&good).unwrap();
+    for (i, _) in unseen {
+        let i = i as u32;
+        let steers = (0..b.leaves()).any(|l| {
+            let (record, _) = b.leaf_head(l).unwrap();
+            (record.suffix - 3..record.suffix).contains(&i)
+        });
+        assert!(!steers, "byte {i}");
+        let directory = good.len() as u32 - 24 - 2 * b.leaves();
+        assert!(i < directory, "directory byte {i}");
+    }
+}
+
+#[test]
+fn a_shape_refuses_other_bytes() {
+    let built = build(&[rec(b"k", 1, b"v")], 16).bytes;
+    let shape = Block::parse(&built).unwrap().shape();
+    assert_eq!(get(shape.over(&built).unwrap(), b"k", 1).unwrap().unwrap().2, b"v");
+    assert!(shape.over(&built[1..]).is_err());
+}
+
+#[test]
+fn forms_out_of_range_are_refused() {
+    assert!(BlockForm::default().check().is_ok());
+    assert!(BlockForm { target_bytes: 1000, ..BlockForm::default() }.check().is_err());
+    assert!(BlockForm { target_bytes: 1 << 20, ..BlockForm::default() }.check().is_err());
+    assert!(form(0).check().is_err());
+    assert!(form(129).check().is_err());
+}
+
+#[test]
+fn incompressible_blocks_stay_raw() {
+    let mut state = 1u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 56) as u8
+    })
+    .take(4096)
+    .collect();
+    assert_eq!(Compressor::new(Compression::Zstd, 3).unwrap().compress(&noise), None);
+    assert_eq!(Compressor::new(Compression::None, 3).unwrap().compress(&[0; 4096]), None);
+    assert!(Compressor::new(Compression::Zstd, 1000).unwrap().compress(&[0; 4096]).is_some());
+}

@@ -1,0 +1,53 @@
+//! The complete check of one block.
+
+use terrane_base::{MAX_SEQ, Result};
+
+use super::view::bad;
+use super::{Block, BlockCursor, common_prefix};
+
+impl Block<'_> {
+    /// Walks the whole block and checks what searching relies on: internal order, exact prefix lengths, known kinds,
+    /// counts, sequences in range, and that leaves start where the directory says.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::Corruption`] naming the first thing that is wrong, `NewerFormat` for an unknown kind.
+    pub fn verify(&self) -> Result<()> {
+        let mut cursor = BlockCursor::new();
+        let mut last_key = Vec::new();
+        let mut last_seq = 0;
+        let mut deletes = 0;
+        let mut offset = 0;
+        cursor.seek_first(*self)?;
+        while cursor.valid() {
+            let position = cursor.position();
+            let record = self.record_at(offset)?;
+            let starts_leaf = position.is_multiple_of(self.leaf_records());
+            if starts_leaf && self.leaf_start(position / self.leaf_records())? != offset {
+                return Err(bad("has a leaf that is not where its directory says", offset as usize));
+            }
+            let shared = if starts_leaf { 0 } else { common_prefix(&last_key, cursor.key()) };
+            if record.shared as usize != shared {
+                return Err(bad("has a wrong prefix length", offset as usize));
+            }
+            if position > 0 && (last_key.as_slice(), cursor.seq()) >= (cursor.key(), last_seq) {
+                return Err(bad("has records out of order", offset as usize));
+            }
+            if cursor.seq() > MAX_SEQ {
+                return Err(bad("has a sequence out of range", offset as usize));
+            }
+            deletes += u32::from(cursor.kind().is_delete());
+            last_key.clear();
+            last_key.extend_from_slice(cursor.key());
+            last_seq = cursor.seq();
+            offset = record.next;
+            cursor.next(*self)?;
+        }
+        if offset != self.records_end() {
+            return Err(bad("has bytes behind its last record", offset as usize));
+        }
+        if deletes != self.deletes() {
+            return Err(bad("has a wrong count of deletes", offset as usize));
+        }
+        Ok(())
+    }
+}
