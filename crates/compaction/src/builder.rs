@@ -1,0 +1,1 @@
+//! Cutting a plan into tasks by key range.
