@@ -22,6 +22,8 @@ use crossbeam_utils::CachePadded;
 
 /// Room for frames awaiting reclamation that even a small cache keeps.
 const MIN_SLACK: usize = 128 << 10;
+/// Room for a table or queue that grows, beyond a share of the capacity.
+const MIN_GROWTH: usize = 4 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Accounts {
@@ -52,7 +54,8 @@ impl Accounts {
     /// Most bytes that may be alive, bookkeeping included.
     fn limit(&self) -> usize {
         let capacity = self.capacity();
-        capacity.saturating_add(capacity / 20 - capacity / 128)
+        let growth = capacity / 128 + MIN_GROWTH;
+        capacity.saturating_add(capacity / 20).saturating_sub(growth)
     }
 
     /// Room between what may be resident and what may be alive.
@@ -63,7 +66,7 @@ impl Accounts {
 
     /// Most bytes that may be resident, bookkeeping included.
     pub(crate) fn goal(&self) -> usize {
-        self.limit() - self.slack()
+        self.limit().saturating_sub(self.slack())
     }
 
     /// Whether a frame of `charge` bytes may enter at all. A larger one would push the rest of the cache out, and its
@@ -134,7 +137,7 @@ mod tests {
             let a = Accounts::new(capacity);
             assert!(a.limit() <= capacity + capacity / 20, "{capacity}");
             assert!(a.goal() <= a.limit(), "{capacity}");
-            assert!(a.goal() >= capacity / 2, "{capacity}");
+            assert!(a.goal() >= capacity / 2 || capacity < 64 << 10, "{capacity}");
         }
     }
 

@@ -1,26 +1,44 @@
 //! When an unlinked frame or table may be freed: after every guard that could have reached it is gone.
 //!
-//! The real thing is crossbeam's epoch collector, the process-wide one, so that a read that is pinned already (for a
-//! memtable, say) pins again for next to nothing. Under loom a small stand-in takes its place: it frees when no guard is
-//! left at all, which is a legal, if lazy, epoch scheme, and loom then checks that nobody reads what was freed.
+//! The real thing is a crossbeam collector of the cache's own. On the process-wide one a reader elsewhere (a long scan of
+//! a memtable, another database) would keep this cache from freeing anything; and seeded single-threaded runs, which
+//! have to repeat exactly, would depend on what other threads of the process do. It also ends with the cache: nothing
+//! is left behind. Under loom a small stand-in takes its place: it frees when no guard is left at all, which is a legal,
+//! if lazy, epoch scheme, and loom then checks that nobody reads what was freed.
 
 #[cfg(not(loom))]
 mod imp {
     use std::marker::PhantomData;
 
+    use crossbeam_epoch::{Collector, LocalHandle};
+    use thread_local::ThreadLocal;
+
     /// Where guards come from.
-    pub(crate) struct Domain;
+    pub(crate) struct Domain {
+        threads: ThreadLocal<Registration>,
+        collector: Collector,
+    }
+
+    /// A thread's place in the collector. When the thread ends, the next one that gets its slot takes it over.
+    struct Registration(LocalHandle);
+
+    // SAFETY: a handle must not be used by two threads at once. `ThreadLocal` gives a slot to one thread at a time, and
+    // to another one only after the first has ended, synchronised by its own lock. Guards, which also use the handle's
+    // state, cannot leave their thread, and borrow the domain, so that none is left when it is dropped.
+    unsafe impl Send for Registration {}
 
     /// Keeps what can be reached now from being freed.
     pub(crate) struct Guard<'d>(crossbeam_epoch::Guard, PhantomData<&'d Domain>);
 
     impl Domain {
         pub(crate) fn new() -> Domain {
-            Domain
+            Domain { threads: ThreadLocal::new(), collector: Collector::new() }
         }
 
+        #[inline]
         pub(crate) fn pin(&self) -> Guard<'_> {
-            Guard(crossbeam_epoch::pin(), PhantomData)
+            let own = self.threads.get_or(|| Registration(self.collector.register()));
+            Guard(own.0.pin(), PhantomData)
         }
     }
 
