@@ -57,7 +57,7 @@ pub fn merge(task: &Task, cancel: &CancelToken) -> Result<Output, DeviceError> {
         match retention.judge(seq, kind) {
             Verdict::Keep(seq) => {
                 let value = record.value();
-                if !builder.fits(key.len(), value.len()) {
+                if !builder.fits(key.len(), value.len(), seq) {
                     push(&mut out, builder.finish());
                 }
                 builder.add(&key, seq, kind, value);

@@ -145,7 +145,7 @@ fn rebuild(task: &Task, output: &mut Output, streams: &[Vec<Record>]) {
     for stream in streams {
         let mut builder = BlockBuilder::new(task.form);
         for r in stream {
-            if !builder.fits(r.key.len(), r.value.len()) {
+            if !builder.fits(r.key.len(), r.value.len(), r.seq) {
                 output.blocks.push(builder.finish());
             }
             builder.add(&r.key, r.seq, r.kind, &r.value);
