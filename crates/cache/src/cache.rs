@@ -83,6 +83,20 @@ impl CacheStats {
 }
 
 /// A cache of immutable byte strings (blocks, index blocks, filters), shared by all threads. See the crate's head.
+///
+/// ```
+/// use terrane_cache::{Cache, CacheOptions, FrameKey, Priority};
+///
+/// let cache = Cache::new(CacheOptions::new(64 << 20));
+/// let key = FrameKey { extent: 12, offset: 65536 };
+/// // The fast way first; a miss reads the block, once for all threads that want it.
+/// let first = match cache.with(key, |block| block[0]) {
+///     Some(byte) => byte,
+///     None => cache.get_or_load(key, Priority::Data, || Ok(vec![7; 16384]))?[0],
+/// };
+/// assert_eq!(first, 7);
+/// # terrane_base::Result::Ok(())
+/// ```
 pub struct Cache {
     shards: Box<[Shard]>,
     domain: Domain,
