@@ -95,7 +95,7 @@ impl CacheStats {
 ///     None => cache.get_or_load(key, Priority::Data, || Ok(vec![7; 16384]))?[0],
 /// };
 /// assert_eq!(first, 7);
-/// # terrane_base::Result::Ok(())
+/// # Ok::<(), terrane_base::Error>(())
 /// ```
 pub struct Cache {
     shards: Box<[Shard]>,
