@@ -4,6 +4,8 @@ use terrane_base::{Error, Result};
 
 /// Longest key in bytes.
 pub const MAX_KEY: usize = 64 << 10;
+/// Longest bound of a key range in bytes: the bound right behind a longest key is one longer than it.
+pub const MAX_BOUND: usize = MAX_KEY + 1;
 /// Longest value in bytes.
 pub const MAX_VALUE: usize = 1 << 30;
 /// Longest subtable name in bytes.

@@ -1,4 +1,5 @@
-//! Point lookup in a block: binary search over the leaves' first keys, then a walk through one leaf that copies no key.
+//! Searching a block without a cursor: binary search over the leaves' first keys, then a walk through one leaf that
+//! copies no key.
 //!
 //! The walk keeps `matched`, the length of the prefix that the searched key has in common with the record before. Since
 //! every record stores the exact length it shares with its predecessor, comparing that with `matched` decides most
@@ -6,6 +7,8 @@
 //! - it shares more: it differs from the searched key where its predecessor did, so it is still before it;
 //! - it shares less: it is greater than its predecessor within `matched`, so it is behind the searched key;
 //! - it shares as much: only its suffix has to be compared.
+
+use std::cmp::Ordering;
 
 use terrane_base::{Result, Seq};
 
@@ -19,62 +22,113 @@ use crate::Kind;
 /// [`terrane_base::ErrorKind::Corruption`] for damaged bytes, `NewerFormat` for a kind that this version does not know.
 pub fn get<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option<(Seq, Kind, &'a [u8])>> {
     let behind = block.leaves_before(key, seq, false)?;
-    if let Some(leaf) = behind.checked_sub(1)
-        && let Some(found) = get_in_leaf(block, leaf, key, seq)?
-    {
-        return Ok(Some(found));
-    }
-    // All records up to here are before (key, seq), so the next leaf's first record is the only candidate left.
-    if behind == block.leaves() {
-        return Ok(None);
-    }
-    let (record, head) = block.leaf_head(behind)?;
-    if head != key {
-        return Ok(None);
-    }
-    found(block, record, block.seq_at(behind * block.leaf_records())?).map(Some)
-}
-
-fn get_in_leaf<'a>(
-    block: Block<'a>,
-    leaf: u32,
-    key: &[u8],
-    seq: Seq,
-) -> Result<Option<(Seq, Kind, &'a [u8])>> {
-    let first = leaf * block.leaf_records();
-    let end = block.rows().min(first + block.leaf_records());
-    let mut at = block.leaf_start(leaf)?;
-    let mut matched = 0;
-    for position in first..end {
-        let record = block.record_at(at)?;
-        at = record.next;
-        let shared = record.shared as usize;
-        if shared > matched {
-            continue;
-        }
-        if shared < matched {
-            return Ok(None);
-        }
-        let suffix = block.slice(record.suffix, record.value);
-        let rest = &key[matched..];
-        let common = common_prefix(suffix, rest);
-        match (suffix.get(common), rest.get(common)) {
-            (None, None) => {
-                let record_seq = block.seq_at(position)?;
-                if record_seq <= seq {
-                    return found(block, record, record_seq).map(Some);
+    if let Some(leaf) = behind.checked_sub(1) {
+        let mut walk = LeafWalk::new(block, leaf, key)?;
+        while let Some((order, record)) = walk.next()? {
+            match order {
+                Ordering::Less => {}
+                Ordering::Greater => return Ok(None),
+                Ordering::Equal => {
+                    let record_seq = block.seq_at(walk.position - 1)?;
+                    if record_seq <= seq {
+                        return found(block, record, record_seq).map(Some);
+                    }
                 }
             }
-            (Some(_), None) => return Ok(None),
-            (Some(a), Some(b)) if a > b => return Ok(None),
-            _ => {}
         }
-        matched += common;
     }
-    Ok(None)
+    // All records up to here are before (key, seq), so the next leaf's first record is the only candidate left.
+    match head_of(block, behind, key)? {
+        Some(record) => found(block, record, block.seq_at(behind * block.leaf_records())?).map(Some),
+        None => Ok(None),
+    }
 }
 
 #[inline]
 fn found<'a>(block: Block<'a>, record: Record, seq: Seq) -> Result<(Seq, Kind, &'a [u8])> {
     Ok((seq, Kind::from_u8(record.kind)?, block.slice(record.value, record.next)))
+}
+
+/// What [`floor`] found.
+pub(crate) struct Floor<'a> {
+    pub position: u32,
+    pub value: &'a [u8],
+    /// The value of the record behind it, if that has the searched key.
+    pub next: Option<&'a [u8]>,
+}
+
+/// The last record at or before `(key, seq)`, or the first record if all are behind it. Allocates nothing.
+pub(crate) fn floor<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option<Floor<'a>>> {
+    if block.rows() == 0 {
+        return Ok(None);
+    }
+    let behind = block.leaves_before(key, seq, true)?;
+    let Some(leaf) = behind.checked_sub(1) else {
+        let (record, _) = block.leaf_head(0)?;
+        return Ok(Some(Floor { position: 0, value: block.slice(record.value, record.next), next: None }));
+    };
+    let mut walk = LeafWalk::new(block, leaf, key)?;
+    let mut floor = Floor { position: walk.position, value: &[], next: None };
+    while let Some((order, record)) = walk.next()? {
+        let position = walk.position - 1;
+        let value = block.slice(record.value, record.next);
+        if order.is_lt() || order.is_eq() && block.seq_at(position)? >= seq {
+            (floor.position, floor.value) = (position, value);
+        } else {
+            floor.next = order.is_eq().then_some(value);
+            return Ok(Some(floor));
+        }
+    }
+    floor.next = head_of(block, behind, key)?.map(|r| block.slice(r.value, r.next));
+    Ok(Some(floor))
+}
+
+/// The first record of `leaf`, if there is such a leaf and the record has this key.
+fn head_of(block: Block<'_>, leaf: u32, key: &[u8]) -> Result<Option<Record>> {
+    if leaf == block.leaves() {
+        return Ok(None);
+    }
+    let (record, head) = block.leaf_head(leaf)?;
+    Ok((head == key).then_some(record))
+}
+
+/// Walks a leaf and says of each record whether its key is before, at or behind the searched one. To be left at the
+/// first record behind it.
+struct LeafWalk<'a, 'k> {
+    block: Block<'a>,
+    key: &'k [u8],
+    matched: usize,
+    at: u32,
+    position: u32,
+    end: u32,
+}
+
+impl<'a, 'k> LeafWalk<'a, 'k> {
+    fn new(block: Block<'a>, leaf: u32, key: &'k [u8]) -> Result<Self> {
+        let position = leaf * block.leaf_records();
+        let end = block.rows().min(position + block.leaf_records());
+        Ok(LeafWalk { block, key, matched: 0, at: block.leaf_start(leaf)?, position, end })
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<Option<(Ordering, Record)>> {
+        if self.position == self.end {
+            return Ok(None);
+        }
+        let record = self.block.record_at(self.at)?;
+        self.at = record.next;
+        self.position += 1;
+        let order = match (record.shared as usize).cmp(&self.matched) {
+            Ordering::Greater => Ordering::Less,
+            Ordering::Less => Ordering::Greater,
+            Ordering::Equal => {
+                let suffix = self.block.slice(record.suffix, record.value);
+                let rest = self.key.get(self.matched..).unwrap_or_default();
+                let common = common_prefix(suffix, rest);
+                self.matched += common;
+                suffix.get(common).cmp(&rest.get(common))
+            }
+        };
+        Ok(Some((order, record)))
+    }
 }

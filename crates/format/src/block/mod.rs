@@ -42,6 +42,7 @@ pub use builder::{BlockBuilder, FinishedBlock};
 pub use compression::{Compression, Compressor, decompress};
 pub use cursor::BlockCursor;
 pub use lookup::get;
+pub(crate) use lookup::{Floor, floor};
 pub use view::{Block, BlockShape};
 
 /// Most leaves of a block.

@@ -1,10 +1,12 @@
 //! Building of extents.
 
-use terrane_base::{ExtentId, Result};
+use terrane_base::{Error, ExtentId, Result, Seq};
 
-use super::{BlockHandle, ExtentMeta};
-use crate::block::{BlockForm, Compression, FinishedBlock};
+use super::{BlockHandle, ExtentMeta, Footer, PAD_BYTES, Properties, Section, UNIT_BYTES};
+use crate::block::{BlockBuilder, BlockForm, Compression, Compressor, FinishedBlock};
+use crate::checksum::crc;
 use crate::tombstone::RangeTombstones;
+use crate::{Kind, filter};
 
 /// How extents of a subtable are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,61 +47,238 @@ pub struct FinishedExtent {
     pub meta: ExtentMeta,
 }
 
+/// Records per leaf of an index block: index entries differ much, so that short leaves cost little and save steps.
+const INDEX_LEAF_RECORDS: usize = 4;
+/// Room kept for the footer's table and properties and for the index block's trailer.
+const FIXED_BYTES: usize = 160;
+/// Room kept for the index entry of a block still to come, its key left aside.
+const ENTRY_BYTES: usize = 80;
+
 /// Builds one extent after another from blocks in key order.
+#[derive(Debug)]
 pub struct ExtentBuilder {
-    _form: ExtentForm,
+    form: ExtentForm,
+    compressor: Compressor,
+    data: Vec<u8>,
+    filters: Vec<u8>,
+    index: BlockBuilder,
+    handle: Vec<u8>,
+    largest_filter: usize,
+    tombstones: RangeTombstones,
+    tombstone_bytes: usize,
+    first_key: Vec<u8>,
+    last_key: Vec<u8>,
+    totals: Properties,
+    value_refs: bool,
 }
 
 impl ExtentBuilder {
     /// A builder of extents of this form.
+    ///
+    /// # Errors
+    /// As [`Compressor::new`].
     pub fn new(form: ExtentForm) -> Result<Self> {
-        Ok(ExtentBuilder { _form: form })
+        let index = BlockForm { leaf_records: INDEX_LEAF_RECORDS, ..BlockForm::default() };
+        Ok(ExtentBuilder {
+            form,
+            compressor: Compressor::new(form.compression, form.zstd_level)?,
+            data: Vec::new(),
+            filters: Vec::new(),
+            index: BlockBuilder::new(index),
+            handle: Vec::new(),
+            largest_filter: 0,
+            tombstones: RangeTombstones::default(),
+            tombstone_bytes: 0,
+            first_key: Vec::new(),
+            last_key: Vec::new(),
+            totals: Properties::default(),
+            value_refs: false,
+        })
     }
 
     /// Adds a block: compresses it and builds its filter.
-    pub fn add_block(&mut self, _block: FinishedBlock) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::LimitExceeded`] if the extent would outgrow its 32-bit offsets.
+    pub fn add_block(&mut self, block: FinishedBlock) -> Result<()> {
+        let compressed = self.compressor.compress(&block.bytes);
+        let (compression, stored) = match &compressed {
+            Some(stored) => (self.form.compression, stored),
+            None => (Compression::None, &block.bytes),
+        };
+        let filter = filter::build(&block.hashes, self.form.filter_bits_per_key);
+        let handle = BlockHandle {
+            offset: 0,
+            stored_len: stored.len() as u32,
+            raw_len: block.bytes.len() as u32,
+            crc: crc(stored),
+            compression,
+            rows: block.rows,
+            deletes: block.deletes,
+            min_seq: block.min_seq,
+            max_seq: block.max_seq,
+            value_refs: block.value_refs,
+            filter_offset: 0,
+            filter_len: filter.len() as u32,
+        };
+        self.add_stored_block((&block.first_key, block.first_seq), &block.last_key, &handle, stored, &filter)
     }
 
-    /// Adds a block of another extent as its stored bytes, which the caller has verified against `handle`.
+    /// Adds a block of another extent as its stored bytes, which the caller has verified against `handle`; the handle's
+    /// offsets are replaced. `first` is the block's first key and sequence, as its index entry has them.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::InvalidArgument`] if lengths differ from the handle's, and as
+    /// [`ExtentBuilder::add_block`].
     pub fn add_stored_block(
         &mut self,
-        _first: (&[u8], terrane_base::Seq),
-        _last_key: &[u8],
-        _handle: &BlockHandle,
-        _stored: &[u8],
-        _filter: &[u8],
+        first: (&[u8], Seq),
+        last_key: &[u8],
+        handle: &BlockHandle,
+        stored: &[u8],
+        filter: &[u8],
     ) -> Result<()> {
-        todo!()
+        if stored.len() != handle.stored_len as usize || filter.len() != handle.filter_len as usize {
+            return Err(Error::invalid("a stored block and its handle differ in length"));
+        }
+        let grown = self.stored_len() + stored.len() + filter.len() + first.0.len() + ENTRY_BYTES;
+        if grown > u32::MAX as usize {
+            return Err(Error::limit("extent length in bytes", grown as u64, u32::MAX.into()));
+        }
+        let handle = BlockHandle {
+            offset: self.data.len() as u32,
+            filter_offset: self.filters.len() as u32,
+            ..*handle
+        };
+        if self.blocks() == 0 {
+            self.first_key.clear();
+            self.first_key.extend_from_slice(first.0);
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(last_key);
+        self.handle.clear();
+        handle.encode(&mut self.handle);
+        self.index.add(first.0, first.1, Kind::Put, &self.handle);
+        self.data.extend_from_slice(stored);
+        self.filters.extend_from_slice(filter);
+        self.largest_filter = self.largest_filter.max(filter.len());
+        self.value_refs |= handle.value_refs;
+        self.totals.rows += u64::from(handle.rows);
+        self.totals.deletes += u64::from(handle.deletes);
+        self.totals.raw_bytes += u64::from(handle.raw_len);
+        if self.blocks() == 1 {
+            self.totals.min_seq = handle.min_seq;
+        }
+        self.totals.min_seq = self.totals.min_seq.min(handle.min_seq);
+        self.totals.max_seq = self.totals.max_seq.max(handle.max_seq);
+        Ok(())
     }
 
     /// Sets the range tombstones, already clipped to the extent's bounds.
-    pub fn set_tombstones(&mut self, _tombstones: &RangeTombstones) {
-        todo!()
+    pub fn set_tombstones(&mut self, tombstones: &RangeTombstones) {
+        let mut bytes = Vec::new();
+        tombstones.encode(&mut bytes);
+        self.tombstone_bytes = bytes.len();
+        self.tombstones = tombstones.clone();
     }
 
-    /// Bytes that the extent would take if finished now (an upper bound, without padding).
+    /// Bytes that the extent would take if finished now: an upper bound, without padding.
     pub fn stored_len(&self) -> usize {
-        todo!()
+        self.data.len() + self.filters.len() + self.index.len() + self.tombstone_bytes + FIXED_BYTES
     }
 
     /// Blocks added since the last extent was finished.
     pub fn blocks(&self) -> usize {
-        todo!()
+        self.index.rows() as usize
     }
 
     /// Whether there is neither a block nor a range tombstone.
     pub fn is_empty(&self) -> bool {
-        todo!()
+        self.index.is_empty() && self.tombstones.is_empty()
     }
 
-    /// Whether a block of `next_raw` bytes (plus the length of its first key) no longer belongs in this extent.
-    pub fn would_overflow(&self, _next_raw: usize) -> bool {
-        todo!()
+    /// Whether a block of `next_raw` bytes, the length of its first key included, no longer belongs in this extent. Never
+    /// for the first block: an oversize one gets an extent of its own. The room for its filter is estimated.
+    pub fn would_overflow(&self, next_raw: usize) -> bool {
+        let filter =
+            if self.form.filter_bits_per_key == 0 { 0 } else { self.largest_filter.max(next_raw / 8) };
+        self.blocks() > 0
+            && (self.blocks() >= self.form.max_blocks
+                || self.stored_len() + next_raw + filter + ENTRY_BYTES > self.form.max_bytes)
     }
 
-    /// Closes the extent and starts the next. Fails if it is empty.
-    pub fn finish(&mut self, _id: ExtentId) -> Result<FinishedExtent> {
-        todo!()
+    /// Closes the extent and starts the next.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::InvalidArgument`] if it is empty.
+    pub fn finish(&mut self, id: ExtentId) -> Result<FinishedExtent> {
+        let (lo, hi) = self.bounds()?;
+        let mut totals = std::mem::take(&mut self.totals);
+        totals.id = id;
+        totals.blocks = self.index.rows();
+        let tombstones = std::mem::take(&mut self.tombstones);
+        if let Some((smallest, largest)) = tombstones.seq_range() {
+            totals.min_seq = if totals.blocks == 0 { smallest } else { totals.min_seq.min(smallest) };
+            totals.max_seq = totals.max_seq.max(largest);
+        }
+        let has_tombstones = !tombstones.is_empty();
+        let footer = Footer { tombstones, properties: totals.clone() };
+        let mut footer_bytes = Vec::new();
+        footer.encode(&mut footer_bytes);
+
+        let mut bytes = Vec::with_capacity(self.stored_len().next_multiple_of(PAD_BYTES));
+        bytes.append(&mut self.data);
+        let data_bytes = bytes.len() as u32;
+        let filter = append(&mut bytes, &self.filters);
+        let index = append(&mut bytes, &self.index.finish().bytes);
+        let footer = append(&mut bytes, &footer_bytes);
+        bytes.resize(bytes.len().next_multiple_of(PAD_BYTES), 0);
+        let meta = ExtentMeta {
+            id,
+            file: 0,
+            unit: 0,
+            units: bytes.len().div_ceil(UNIT_BYTES) as u32,
+            index,
+            filter,
+            footer,
+            rows: totals.rows,
+            deletes: totals.deletes,
+            blocks: totals.blocks,
+            data_bytes,
+            raw_bytes: totals.raw_bytes,
+            min_seq: totals.min_seq,
+            max_seq: totals.max_seq,
+            global_seq: None,
+            lo,
+            hi,
+            has_tombstones,
+            value_refs: self.value_refs,
+        };
+        self.filters.clear();
+        self.largest_filter = 0;
+        self.tombstone_bytes = 0;
+        self.value_refs = false;
+        Ok(FinishedExtent { bytes, meta })
     }
+
+    /// The smallest `[lo, hi)` that holds all keys and range tombstones.
+    fn bounds(&self) -> Result<(Vec<u8>, Vec<u8>)> {
+        let keys = (self.blocks() > 0).then(|| {
+            let mut hi = self.last_key.clone();
+            hi.push(0);
+            (self.first_key.clone(), hi)
+        });
+        let ranges = self.tombstones.bounds().map(|(lo, hi)| (lo.to_vec(), hi.to_vec()));
+        match (keys, ranges) {
+            (Some(a), Some(b)) => Ok((a.0.min(b.0), a.1.max(b.1))),
+            (Some(one), None) | (None, Some(one)) => Ok(one),
+            (None, None) => Err(Error::invalid("an extent needs a block or a range tombstone")),
+        }
+    }
+}
+
+fn append(extent: &mut Vec<u8>, section: &[u8]) -> Section {
+    let offset = extent.len() as u32;
+    extent.extend_from_slice(section);
+    Section { offset, len: section.len() as u32, crc: crc(section) }
 }

@@ -1,9 +1,14 @@
 //! Searching an extent's index block.
+//!
+//! An entry is the first record of its block, so in internal order the wanted record is in the last block that starts at
+//! or before `(key, seq)`, or is the very first record of the block behind it. The latter happens where the versions of
+//! one key straddle two blocks, and where a lookup at a large sequence names a key with which a block starts; [`Found`]
+//! therefore names both blocks when, and only when, the second starts with the searched key.
 
-use terrane_base::{Result, Seq};
+use terrane_base::{Error, Result, Seq};
 
-use super::BlockHandle;
-use crate::block::{Block, BlockCursor, BlockShape};
+use super::{BlockHandle, ExtentMeta};
+use crate::block::{Block, BlockCursor, Floor, floor};
 
 /// An extent's index over borrowed bytes.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +30,22 @@ pub struct Found {
 
 impl<'a> Index<'a> {
     /// Reads the index block's trailer, in constant time.
+    ///
+    /// # Errors
+    /// As [`Block::parse`].
     pub fn parse(bytes: &'a [u8]) -> Result<Index<'a>> {
         Ok(Index { block: Block::parse(bytes)? })
+    }
+
+    /// The index over a block that was parsed before (see [`crate::block::BlockShape`]).
+    #[inline]
+    pub fn over(block: Block<'a>) -> Index<'a> {
+        Index { block }
+    }
+
+    /// The index block itself.
+    pub fn block(&self) -> Block<'a> {
+        self.block
     }
 
     /// Number of entries.
@@ -39,15 +58,54 @@ impl<'a> Index<'a> {
         self.len() == 0
     }
 
-    /// The parsed shape, to be kept beside the bytes.
-    pub fn shape(&self) -> BlockShape {
-        self.block.shape()
-    }
-
     /// The last entry whose first record is at or before `(key, seq)`, or the first entry if all are behind it. `None`
     /// only if the index is empty. Allocates nothing.
-    pub fn find(&self, _key: &[u8], _seq: Seq) -> Result<Option<Found>> {
-        todo!()
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::Corruption`] for damaged bytes; so for everything here.
+    pub fn find(&self, key: &[u8], seq: Seq) -> Result<Option<Found>> {
+        let Some(Floor { position, value, next }) = floor(self.block, key, seq)? else {
+            return Ok(None);
+        };
+        let then = next.map(BlockHandle::decode).transpose()?;
+        Ok(Some(Found { position, handle: BlockHandle::decode(value)?, then }))
+    }
+
+    /// Checks the whole index, and that it is the one that `meta` describes: order, counts, and blocks and filters that
+    /// lie one behind the other and fill their sections.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::Corruption`] naming the first thing that is wrong.
+    pub fn verify(&self, meta: &ExtentMeta) -> Result<()> {
+        self.block.verify()?;
+        let wrong = |what: &str| Err(Error::corruption(format!("extent {}: {what}", meta.id)));
+        let (mut data, mut filters, mut rows, mut deletes, mut raw) = (0u64, 0u64, 0u64, 0u64, 0u64);
+        let mut cursor = IndexCursor::new();
+        cursor.seek_first(*self)?;
+        while let Some(h) = cursor.handle() {
+            if u64::from(h.offset) != data || u64::from(h.filter_offset) != filters {
+                return wrong("a block or filter is not where its predecessor ends");
+            }
+            if cursor.key() < meta.lo.as_slice() || cursor.key() >= meta.hi.as_slice() {
+                return wrong("a block starts outside the extent's bounds");
+            }
+            if h.min_seq < meta.min_seq || h.max_seq > meta.max_seq {
+                return wrong("a block's sequences are outside the extent's");
+            }
+            data += u64::from(h.stored_len);
+            filters += u64::from(h.filter_len);
+            rows += u64::from(h.rows);
+            deletes += u64::from(h.deletes);
+            raw += u64::from(h.raw_len);
+            cursor.next(*self)?;
+        }
+        if data != meta.data_bytes.into() || filters != meta.filter.len.into() {
+            return wrong("blocks or filters do not fill their sections");
+        }
+        if (rows, deletes, raw, self.len()) != (meta.rows, meta.deletes, meta.raw_bytes, meta.blocks) {
+            return wrong("the totals are not those of its blocks");
+        }
+        Ok(())
     }
 }
 
@@ -66,7 +124,7 @@ impl IndexCursor {
 
     /// Whether the cursor is at an entry.
     pub fn valid(&self) -> bool {
-        self.cursor.valid()
+        self.handle.is_some()
     }
 
     /// Leaves the entry; buffers are kept.
@@ -76,28 +134,51 @@ impl IndexCursor {
     }
 
     /// Moves to where [`Index::find`] would.
-    pub fn seek(&mut self, _index: Index<'_>, _key: &[u8], _seq: Seq) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// Damaged bytes, or what this version does not know; the cursor is then at no entry.
+    pub fn seek(&mut self, index: Index<'_>, key: &[u8], seq: Seq) -> Result<()> {
+        self.cursor.seek_for_prev(index.block, key, seq)?;
+        if !self.cursor.valid() {
+            self.cursor.seek_first(index.block)?;
+        }
+        self.take_up(index)
     }
 
     /// Moves to the first entry.
-    pub fn seek_first(&mut self, _index: Index<'_>) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    pub fn seek_first(&mut self, index: Index<'_>) -> Result<()> {
+        self.cursor.seek_first(index.block)?;
+        self.take_up(index)
     }
 
     /// Moves to the last entry.
-    pub fn seek_last(&mut self, _index: Index<'_>) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    pub fn seek_last(&mut self, index: Index<'_>) -> Result<()> {
+        self.cursor.seek_last(index.block)?;
+        self.take_up(index)
     }
 
     /// Moves to the next entry; at the last one the cursor becomes invalid.
-    pub fn next(&mut self, _index: Index<'_>) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    pub fn next(&mut self, index: Index<'_>) -> Result<()> {
+        self.cursor.next(index.block)?;
+        self.take_up(index)
     }
 
     /// Moves to the previous entry; at the first one the cursor becomes invalid.
-    pub fn prev(&mut self, _index: Index<'_>) -> Result<()> {
-        todo!()
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    pub fn prev(&mut self, index: Index<'_>) -> Result<()> {
+        self.cursor.prev(index.block)?;
+        self.take_up(index)
     }
 
     /// First key of the entry's block.
@@ -118,5 +199,13 @@ impl IndexCursor {
     /// The entry's block; `None` where the cursor is not valid.
     pub fn handle(&self) -> Option<&BlockHandle> {
         self.handle.as_ref()
+    }
+
+    fn take_up(&mut self, index: Index<'_>) -> Result<()> {
+        self.handle = None;
+        if self.cursor.valid() {
+            self.handle = Some(BlockHandle::decode(self.cursor.value(index.block))?);
+        }
+        Ok(())
     }
 }

@@ -1,8 +1,16 @@
 //! What the manifest knows about an extent.
+//!
+//! ```text
+//! flags u8 | id | file | unit | units | 3 x section (index, filter, footer) | rows | deletes | blocks | stored bytes of blocks
+//! | raw bytes of blocks | smallest sequence | largest less smallest | [global sequence] | lo (len + bytes) | hi (likewise)
+//! section = offset | length | crc u32                                                   (all else varints)
+//! ```
 
-use terrane_base::{ExtentId, Result, Seq};
+use terrane_base::{Error, ErrorKind, ExtentId, MAX_SEQ, Result, Seq};
 
-use crate::codec::Reader;
+use super::UNIT_BYTES;
+use crate::codec::{Reader, put_bytes, put_varint};
+use crate::limits::MAX_BOUND;
 
 /// A part of an extent, and its checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,14 +66,120 @@ pub struct ExtentMeta {
     pub value_refs: bool,
 }
 
+/// Presence bits, in one byte of the encoded form.
+const HAS_TOMBSTONES: u8 = 1;
+const VALUE_REFS: u8 = 2;
+const GLOBAL_SEQ: u8 = 4;
+
 impl ExtentMeta {
     /// Appends the encoded form.
-    pub fn encode(&self, _out: &mut Vec<u8>) {
-        todo!()
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
+        out.push(
+            bit(self.has_tombstones, HAS_TOMBSTONES)
+                | bit(self.value_refs, VALUE_REFS)
+                | bit(self.global_seq.is_some(), GLOBAL_SEQ),
+        );
+        put_varint(out, self.id.0);
+        for v in [self.file, self.unit, self.units] {
+            put_varint(out, v.into());
+        }
+        for section in [self.index, self.filter, self.footer] {
+            put_varint(out, section.offset.into());
+            put_varint(out, section.len.into());
+            out.extend_from_slice(&section.crc.to_le_bytes());
+        }
+        put_varint(out, self.rows);
+        put_varint(out, self.deletes);
+        put_varint(out, self.blocks.into());
+        put_varint(out, self.data_bytes.into());
+        put_varint(out, self.raw_bytes);
+        put_varint(out, self.min_seq);
+        put_varint(out, self.max_seq.saturating_sub(self.min_seq));
+        if let Some(seq) = self.global_seq {
+            put_varint(out, seq);
+        }
+        put_bytes(out, &self.lo);
+        put_bytes(out, &self.hi);
     }
 
-    /// Reads one meta and checks it.
-    pub fn decode(_reader: &mut Reader<'_>) -> Result<Self> {
-        todo!()
+    /// Reads one meta.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`] if it is cut short or contradicts itself, [`ErrorKind::NewerFormat`] for unknown flags
+    /// and for a global sequence, which this version does not know how to read.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Self> {
+        let at = r.position() as u64;
+        let flags = r.u8()?;
+        if flags & !(HAS_TOMBSTONES | VALUE_REFS) != 0 {
+            return Err(Error::new(
+                ErrorKind::NewerFormat,
+                format!("extent with flags {flags:#x} is not known to this version"),
+            ));
+        }
+        let meta = ExtentMeta {
+            id: ExtentId(r.varint()?),
+            file: number(r, "file number")?,
+            unit: number(r, "unit number")?,
+            units: number(r, "number of units")?,
+            index: section(r)?,
+            filter: section(r)?,
+            footer: section(r)?,
+            rows: r.varint()?,
+            deletes: r.varint()?,
+            blocks: number(r, "number of blocks")?,
+            data_bytes: number(r, "stored bytes")?,
+            raw_bytes: r.varint()?,
+            min_seq: r.varint_max(MAX_SEQ, "sequence")?,
+            max_seq: r.varint_max(MAX_SEQ, "range of sequences")?,
+            global_seq: None,
+            lo: r.prefixed(MAX_BOUND, "lower bound")?.to_vec(),
+            hi: r.prefixed(MAX_BOUND, "upper bound")?.to_vec(),
+            has_tombstones: flags & HAS_TOMBSTONES != 0,
+            value_refs: flags & VALUE_REFS != 0,
+        };
+        let meta = ExtentMeta { max_seq: meta.min_seq + meta.max_seq, ..meta };
+        meta.check().map_err(|e| e.with_offset(at))?;
+        Ok(meta)
     }
+
+    /// The bytes from the extent's start to the end of its footer.
+    pub fn stored_len(&self) -> u64 {
+        [self.index, self.filter, self.footer].iter().map(Section::end).fold(self.data_bytes.into(), u64::max)
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = |what: &str| Err(Error::corruption(format!("extent {}: {what}", self.id)));
+        if self.stored_len() > u64::from(self.units) * UNIT_BYTES as u64 {
+            return wrong("a section lies outside its units");
+        }
+        if self.unit.checked_add(self.units).is_none() {
+            return wrong("its units lie beyond any file");
+        }
+        if self.lo >= self.hi {
+            return wrong("its bounds are empty or inverted");
+        }
+        if self.deletes > self.rows || u64::from(self.blocks) > self.rows {
+            return wrong("its counts contradict each other");
+        }
+        if self.max_seq > MAX_SEQ {
+            return wrong("its sequences are out of range");
+        }
+        Ok(())
+    }
+}
+
+impl Section {
+    /// The first byte behind the section.
+    pub fn end(&self) -> u64 {
+        u64::from(self.offset) + u64::from(self.len)
+    }
+}
+
+fn number(r: &mut Reader<'_>, what: &str) -> Result<u32> {
+    Ok(r.varint_max(u32::MAX.into(), what)? as u32)
+}
+
+fn section(r: &mut Reader<'_>) -> Result<Section> {
+    Ok(Section { offset: number(r, "section offset")?, len: number(r, "section length")?, crc: r.u32()? })
 }
