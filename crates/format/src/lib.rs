@@ -10,6 +10,7 @@ pub mod batch;
 pub mod block;
 pub mod checksum;
 pub mod codec;
+pub mod data_file;
 pub mod extent;
 pub mod filter;
 pub mod kind;

@@ -1,0 +1,316 @@
+//! Edits, one by one.
+
+use std::sync::Arc;
+
+use terrane_base::{Error, ErrorKind, ExtentId, Lsn, Result, SubtableId};
+
+use crate::codec::{Reader, put_bytes, put_varint};
+use crate::extent::ExtentMeta;
+use crate::limits::{MAX_KEY, MAX_NAME};
+use crate::options::MAX_OPTIONS;
+use crate::value_ref::ValueRef;
+
+/// What the manifest knows about the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogPosition {
+    /// The newest generation that may have appended.
+    pub generation: u32,
+    /// Nothing before this is needed any more.
+    pub first_lsn: Lsn,
+    /// The log was durable up to here when the edit was written: recovery must find it.
+    pub durable_lsn: Lsn,
+    /// The database was closed in order, and nothing was appended since.
+    pub clean: bool,
+}
+
+/// Lower bounds for ids still to be handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextIds {
+    /// Of extents.
+    pub extent: u64,
+    /// Of data files.
+    pub file: u32,
+    /// Of subtables.
+    pub subtable: u32,
+    /// Of values in units of their own.
+    pub value: u64,
+    /// Of L0 runs.
+    pub run: u64,
+}
+
+/// One change of the database's structure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// A subtable comes to be.
+    CreateSubtable {
+        /// Its id, never used before.
+        id: SubtableId,
+        /// Its name, unique among the living.
+        name: String,
+        /// An encoded [`crate::options::SubtableOptionsRecord`].
+        options: Vec<u8>,
+        /// Log position of its birth.
+        lsn: Lsn,
+    },
+    /// A subtable's options change.
+    SetOptions {
+        /// The subtable.
+        id: SubtableId,
+        /// An encoded [`crate::options::SubtableOptionsRecord`].
+        options: Vec<u8>,
+    },
+    /// A subtable goes, with all its extents and values.
+    DropSubtable {
+        /// The subtable.
+        id: SubtableId,
+        /// Log position of its end.
+        lsn: Lsn,
+    },
+    /// An extent, or a part of it, joins a run.
+    AddRef {
+        /// The subtable.
+        subtable: SubtableId,
+        /// The level.
+        level: u8,
+        /// The run: L0 runs are ordered by id, newest largest; a level from 1 on is one run, with id 0.
+        run: u64,
+        /// First key of the part.
+        lo: Vec<u8>,
+        /// First key behind the part.
+        hi: Vec<u8>,
+        /// The extent.
+        extent: Arc<ExtentMeta>,
+    },
+    /// An extent, or a part of it, leaves a run.
+    RemoveRef {
+        /// The subtable.
+        subtable: SubtableId,
+        /// The level.
+        level: u8,
+        /// The run.
+        run: u64,
+        /// The extent.
+        extent: ExtentId,
+        /// First key of the part.
+        lo: Vec<u8>,
+    },
+    /// All records of a subtable up to a log position are in extents.
+    Persisted {
+        /// The subtable.
+        subtable: SubtableId,
+        /// The position: replay may skip what lies before it.
+        lsn: Lsn,
+    },
+    /// A value in units of its own is referred to by extents.
+    AddValue {
+        /// The subtable.
+        subtable: SubtableId,
+        /// The value.
+        value: ValueRef,
+    },
+    /// No extent refers to a value any more.
+    RemoveValue {
+        /// The subtable.
+        subtable: SubtableId,
+        /// The value's id.
+        id: u64,
+    },
+    /// The log moved on.
+    Log(LogPosition),
+    /// Ids below these are used up.
+    NextIds(NextIds),
+    /// Closes a checkpoint.
+    CheckpointEnd,
+}
+
+const CREATE_SUBTABLE: u8 = 1;
+const SET_OPTIONS: u8 = 2;
+const DROP_SUBTABLE: u8 = 3;
+const ADD_REF: u8 = 4;
+const REMOVE_REF: u8 = 5;
+const PERSISTED: u8 = 6;
+const ADD_VALUE: u8 = 7;
+const REMOVE_VALUE: u8 = 8;
+const LOG: u8 = 9;
+const NEXT_IDS: u8 = 10;
+const CHECKPOINT_END: u8 = 11;
+
+/// Bounds may be a key with a zero byte behind it.
+const MAX_BOUND: usize = MAX_KEY + 1;
+const MAX_VALUE_REF: usize = 1 << 20;
+
+impl Edit {
+    /// Appends the edit: tag, varint length, body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut body = Vec::new();
+        let b = &mut body;
+        let tag = match self {
+            Edit::CreateSubtable { id, name, options, lsn } => {
+                put_varint(b, u64::from(id.0));
+                put_bytes(b, name.as_bytes());
+                put_bytes(b, options);
+                put_varint(b, *lsn);
+                CREATE_SUBTABLE
+            }
+            Edit::SetOptions { id, options } => {
+                put_varint(b, u64::from(id.0));
+                put_bytes(b, options);
+                SET_OPTIONS
+            }
+            Edit::DropSubtable { id, lsn } => {
+                put_varint(b, u64::from(id.0));
+                put_varint(b, *lsn);
+                DROP_SUBTABLE
+            }
+            Edit::AddRef { subtable, level, run, lo, hi, extent } => {
+                put_varint(b, u64::from(subtable.0));
+                b.push(*level);
+                put_varint(b, *run);
+                put_bound(b, lo, &extent.lo);
+                put_bound(b, hi, &extent.hi);
+                extent.encode(b);
+                ADD_REF
+            }
+            Edit::RemoveRef { subtable, level, run, extent, lo } => {
+                put_varint(b, u64::from(subtable.0));
+                b.push(*level);
+                put_varint(b, *run);
+                put_varint(b, extent.0);
+                put_bytes(b, lo);
+                REMOVE_REF
+            }
+            Edit::Persisted { subtable, lsn } => {
+                put_varint(b, u64::from(subtable.0));
+                put_varint(b, *lsn);
+                PERSISTED
+            }
+            Edit::AddValue { subtable, value } => {
+                put_varint(b, u64::from(subtable.0));
+                let mut encoded = Vec::new();
+                value.encode(&mut encoded);
+                put_bytes(b, &encoded);
+                ADD_VALUE
+            }
+            Edit::RemoveValue { subtable, id } => {
+                put_varint(b, u64::from(subtable.0));
+                put_varint(b, *id);
+                REMOVE_VALUE
+            }
+            Edit::Log(at) => {
+                put_varint(b, u64::from(at.generation));
+                put_varint(b, at.first_lsn);
+                put_varint(b, at.durable_lsn);
+                b.push(u8::from(at.clean));
+                LOG
+            }
+            Edit::NextIds(next) => {
+                put_varint(b, next.extent);
+                put_varint(b, u64::from(next.file));
+                put_varint(b, u64::from(next.subtable));
+                put_varint(b, next.value);
+                put_varint(b, next.run);
+                NEXT_IDS
+            }
+            Edit::CheckpointEnd => CHECKPOINT_END,
+        };
+        out.push(tag);
+        put_bytes(out, &body);
+    }
+
+    /// Reads one edit.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NewerFormat`] for an unknown tag, [`ErrorKind::Corruption`] for a malformed body.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Edit> {
+        let tag = reader.u8()?;
+        let mut r = Reader::new(reader.prefixed(usize::MAX, "manifest edit")?);
+        let edit = match tag {
+            CREATE_SUBTABLE => Edit::CreateSubtable {
+                id: subtable(&mut r)?,
+                name: String::from_utf8(r.prefixed(MAX_NAME, "subtable name")?.to_vec())
+                    .map_err(|_| Error::corruption("a subtable's name is not UTF-8"))?,
+                options: r.prefixed(MAX_OPTIONS, "subtable options")?.to_vec(),
+                lsn: r.varint()?,
+            },
+            SET_OPTIONS => Edit::SetOptions {
+                id: subtable(&mut r)?,
+                options: r.prefixed(MAX_OPTIONS, "subtable options")?.to_vec(),
+            },
+            DROP_SUBTABLE => Edit::DropSubtable { id: subtable(&mut r)?, lsn: r.varint()? },
+            ADD_REF => {
+                let (subtable, level, run) = (subtable(&mut r)?, r.u8()?, r.varint()?);
+                let (lo, hi) = (bound(&mut r)?, bound(&mut r)?);
+                let extent = ExtentMeta::decode(&mut r)?;
+                let lo = lo.map_or_else(|| extent.lo.clone(), <[u8]>::to_vec);
+                let hi = hi.map_or_else(|| extent.hi.clone(), <[u8]>::to_vec);
+                Edit::AddRef { subtable, level, run, lo, hi, extent: Arc::new(extent) }
+            }
+            REMOVE_REF => Edit::RemoveRef {
+                subtable: subtable(&mut r)?,
+                level: r.u8()?,
+                run: r.varint()?,
+                extent: ExtentId(r.varint()?),
+                lo: r.prefixed(MAX_BOUND, "bound")?.to_vec(),
+            },
+            PERSISTED => Edit::Persisted { subtable: subtable(&mut r)?, lsn: r.varint()? },
+            ADD_VALUE => Edit::AddValue {
+                subtable: subtable(&mut r)?,
+                value: ValueRef::decode(r.prefixed(MAX_VALUE_REF, "value reference")?)?,
+            },
+            REMOVE_VALUE => Edit::RemoveValue { subtable: subtable(&mut r)?, id: r.varint()? },
+            LOG => Edit::Log(LogPosition {
+                generation: small(&mut r, "log generation")?,
+                first_lsn: r.varint()?,
+                durable_lsn: r.varint()?,
+                clean: flag(&mut r)?,
+            }),
+            NEXT_IDS => Edit::NextIds(NextIds {
+                extent: r.varint()?,
+                file: small(&mut r, "file number")?,
+                subtable: small(&mut r, "subtable id")?,
+                value: r.varint()?,
+                run: r.varint()?,
+            }),
+            CHECKPOINT_END => Edit::CheckpointEnd,
+            other => {
+                return Err(Error::new(
+                    ErrorKind::NewerFormat,
+                    format!("manifest edit {other} is not known to this version"),
+                )
+                .with_hint("open the database with the version that wrote it, or a later one"));
+            }
+        };
+        r.finish("a manifest edit")?;
+        Ok(edit)
+    }
+}
+
+/// A bound is mostly the extent's own, which the meta repeats: then one byte stands for it.
+fn put_bound(out: &mut Vec<u8>, bound: &[u8], extents: &[u8]) {
+    if bound == extents {
+        out.push(0);
+    } else {
+        out.push(1);
+        put_bytes(out, bound);
+    }
+}
+
+fn bound<'a>(r: &mut Reader<'a>) -> Result<Option<&'a [u8]>> {
+    Ok(if flag(r)? { Some(r.prefixed(MAX_BOUND, "bound")?) } else { None })
+}
+
+fn flag(r: &mut Reader<'_>) -> Result<bool> {
+    match r.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Error::corruption(format!("{other} is not a flag"))),
+    }
+}
+
+fn small(r: &mut Reader<'_>, what: &str) -> Result<u32> {
+    Ok(r.varint_max(u64::from(u32::MAX), what)? as u32)
+}
+
+fn subtable(r: &mut Reader<'_>) -> Result<SubtableId> {
+    Ok(SubtableId(small(r, "subtable id")?))
+}
