@@ -118,6 +118,3 @@ impl<'o> Records<'o> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -11,7 +11,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod builder;
 mod compare;
 mod cpu;
 mod device;
@@ -21,6 +20,8 @@ mod output;
 mod retention;
 mod scheduler;
 mod task;
+#[cfg(test)]
+mod testing;
 mod verify;
 mod way;
 

@@ -265,6 +265,3 @@ impl Seen {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

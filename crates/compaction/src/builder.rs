@@ -1,1 +1,0 @@
-//! Cutting a plan into tasks by key range.
