@@ -205,10 +205,8 @@ impl History {
                     continue;
                 }
                 // In a layer the newest counts; the output lies over the layer below.
-                let newest = layer
-                    .iter()
-                    .filter(|o| o.key == r.key && o.seq <= snapshot)
-                    .all(|o| o.seq <= r.seq);
+                let newest =
+                    layer.iter().filter(|o| o.key == r.key && o.seq <= snapshot).all(|o| o.seq <= r.seq);
                 if !newest || !found.insert(r.key.clone()) {
                     continue;
                 }

@@ -54,10 +54,7 @@ fn the_newest_version_of_each_stripe_stays() {
     t.snapshots = vec![10, 30, 35];
     let out = run(&t);
     assert_eq!(records(&out), [put("a", 50, "50"), put("a", 30, "30"), put("a", 10, "10")]);
-    assert_eq!(
-        out.totals,
-        Totals { records_in: 5, records_out: 3, superseded: 2, ..Totals::default() }
-    );
+    assert_eq!(out.totals, Totals { records_in: 5, records_out: 3, superseded: 2, ..Totals::default() });
 }
 
 #[test]

@@ -22,7 +22,11 @@ fn tombstones_advance_with_the_keys_and_count_per_stripe() {
     assert_eq!(r.judge(14, Kind::Put), Verdict::RangeDeleted);
     r.begin_key(b"c");
     assert_eq!(r.judge(24, Kind::Put), Verdict::RangeDeleted);
-    assert_eq!(r.judge(16, Kind::Put), Verdict::Keep(16), "the snapshot at 20 does not see the tombstone at 25");
+    assert_eq!(
+        r.judge(16, Kind::Put),
+        Verdict::Keep(16),
+        "the snapshot at 20 does not see the tombstone at 25"
+    );
     r.begin_key(b"d");
     assert_eq!(r.judge(14, Kind::Put), Verdict::Keep(14), "the end is excluded, and 25 is of another stripe");
     r.begin_key(b"e");
