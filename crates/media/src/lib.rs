@@ -11,6 +11,11 @@
 //! * A created, renamed or removed name is durable only after [`Media::sync_dir`] on its directory.
 //! * `write_at` is durable only after [`File::sync`] returned `Ok`. After a failed sync the content is unknown.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this is the one room that files, clocks and threads are reached by"
+)]
+
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +24,8 @@ use std::time::Duration;
 use terrane_base::Result;
 
 mod aligned;
+mod error;
+mod pool;
 pub mod real;
 mod signal;
 pub mod sim;

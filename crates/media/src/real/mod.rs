@@ -15,6 +15,13 @@ pub struct RealOptions {
     pub compaction_threads: usize,
 }
 
+impl Default for RealOptions {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, |n| n.get());
+        RealOptions { log_threads: 1, flush_threads: 2, compaction_threads: (cores / 2).clamp(1, 8) }
+    }
+}
+
 /// Files, maps, clock and threads of the operating system.
 #[derive(Debug)]
 pub struct RealMedia;

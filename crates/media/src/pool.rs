@@ -1,0 +1,162 @@
+//! Threads that run background tasks.
+//!
+//! Each [`Pool`] has its own queue and threads, so that long compactions cannot hold up the log. Threads start when there
+//! is work for them, up to the pool's number, and stay until the pools close.
+//!
+//! # Concurrency
+//! A mutex and a condition variable per pool. Closing drops what is queued, then joins every thread but the calling one,
+//! because the last handle of a machine may well be dropped by one of its own tasks.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::real::RealOptions;
+use crate::{Job, Pool};
+
+/// The threads of one machine.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    pools: [Arc<Shared>; 3],
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Shared {
+    name: &'static str,
+    limit: usize,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+}
+
+impl Pools {
+    pub(crate) fn new(options: &RealOptions) -> Self {
+        let pool = |name, limit: usize| {
+            let state = Mutex::new(State::default());
+            Arc::new(Shared { name, limit: limit.max(1), state, wake: Condvar::new() })
+        };
+        Pools {
+            pools: [
+                pool("terrane-log", options.log_threads),
+                pool("terrane-flush", options.flush_threads),
+                pool("terrane-merge", options.compaction_threads),
+            ],
+            threads: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Queues a task, or drops it if the pools are closed.
+    pub(crate) fn push(&self, pool: Pool, job: Job) {
+        let shared = &self.pools[pool as usize];
+        let mut s = shared.state.lock();
+        if s.closed {
+            // The job's own drop may come back to this machine.
+            drop(s);
+            drop(job);
+            return;
+        }
+        s.queue.push_back(job);
+        if s.idle >= s.queue.len() || s.threads >= shared.limit {
+            shared.wake.notify_one();
+            return;
+        }
+        s.threads += 1;
+        drop(s);
+        self.start(shared);
+    }
+
+    /// How many tasks wait to run.
+    pub(crate) fn pending(&self) -> usize {
+        self.pools.iter().map(|p| p.state.lock().queue.len()).sum()
+    }
+
+    /// Drops queued tasks and joins the threads.
+    pub(crate) fn close(&self) {
+        for shared in &self.pools {
+            let dropped = {
+                let mut s = shared.state.lock();
+                s.closed = true;
+                std::mem::take(&mut s.queue)
+            };
+            shared.wake.notify_all();
+            drop(dropped);
+        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for t in threads {
+            if t.thread().id() != thread::current().id() {
+                // A thread catches the panics of its tasks, so there is no outcome to look at.
+                let _joined = t.join();
+            }
+        }
+    }
+
+    /// Starts the thread that was counted in already.
+    fn start(&self, shared: &Arc<Shared>) {
+        let for_thread = shared.clone();
+        match thread::Builder::new().name(shared.name.to_owned()).spawn(move || for_thread.work()) {
+            Ok(handle) => self.threads.lock().push(handle),
+            Err(_) => {
+                // No thread to be had. With none at all the work is done here, so that nobody waits for ever.
+                let alone = {
+                    let mut s = shared.state.lock();
+                    s.threads -= 1;
+                    s.threads == 0
+                };
+                while alone && let Some(job) = shared.pop() {
+                    run(job);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut s = self.state.lock();
+        loop {
+            if let Some(job) = s.queue.pop_front() {
+                drop(s);
+                run(job);
+                s = self.state.lock();
+            } else if s.closed {
+                return;
+            } else {
+                s.idle += 1;
+                self.wake.wait(&mut s);
+                s.idle -= 1;
+            }
+        }
+    }
+
+    fn pop(&self) -> Option<Job> {
+        self.state.lock().queue.pop_front()
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let s = self.state.lock();
+        write!(f, "{}: {} threads, {} tasks queued", self.name, s.threads, s.queue.len())
+    }
+}
+
+/// A task that panics has a bug, and the panic hook has reported it; the pool's other tasks still must run.
+fn run(job: Job) {
+    let _reported = catch_unwind(AssertUnwindSafe(job));
+}

@@ -1,0 +1,86 @@
+//! Pictures of a machine, and the machines that come up after it crashed at that moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::SimMedia;
+use super::disk::{Disk, Effect};
+use super::inode::Survival;
+use super::rng::Rng;
+
+/// How a machine stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CrashKind {
+    /// The process dies between two I/O calls. Everything written survives, mapped regions too, and what was not synced
+    /// still is not; the boot id stays.
+    Process,
+    /// The process dies in the middle of the call that the hook announced: as [`CrashKind::Process`], and of that call a
+    /// seeded prefix has happened (512-byte sectors of a write, words of a store; other calls wholly or not at all).
+    ProcessTorn,
+    /// Power fails. Nothing unsynced survives, but for a seeded subset of the pages of mapped regions. New boot id.
+    PowerLost,
+    /// Power fails. Everything that returned survives. New boot id.
+    PowerKept,
+    /// Power fails. Each unsynced 512-byte sector, name and length, those of the announced call included, is on its
+    /// own kept, lost, left at an older unsynced state, torn, or (sectors, rarely) zeroed, by seed. New boot id.
+    PowerTorn,
+}
+
+impl CrashKind {
+    /// All kinds, for loops over them.
+    pub const ALL: [CrashKind; 5] = [
+        CrashKind::Process,
+        CrashKind::ProcessTorn,
+        CrashKind::PowerLost,
+        CrashKind::PowerKept,
+        CrashKind::PowerTorn,
+    ];
+}
+
+/// A machine at one moment: its disks, with what was not yet durable, and the call that was announced. Shares its
+/// content with the machine until that writes on, so taking one costs next to nothing.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub(super) disk: Arc<Disk>,
+    pub(super) in_flight: Option<Effect>,
+    pub(super) boot: u64,
+    pub(super) clock: Duration,
+    pub(super) capacity: Option<u64>,
+}
+
+impl Image {
+    /// The machine that comes up after a crash of this kind. It has no hook, no faults and no tasks; its virtual clock
+    /// goes on, its counters start anew. Equal images, kinds and seeds give equal machines.
+    pub fn crash(&self, kind: CrashKind, seed: u64) -> Arc<SimMedia> {
+        let disk = match kind {
+            CrashKind::Process => self.disk.clone(),
+            CrashKind::ProcessTorn => self.with_prefix(seed),
+            CrashKind::PowerLost => Arc::new(self.disk.after_power_loss(Survival::Lost, seed)),
+            CrashKind::PowerKept => Arc::new(self.disk.after_power_loss(Survival::Kept, seed)),
+            CrashKind::PowerTorn => Arc::new(self.with_issued().after_power_loss(Survival::Torn, seed)),
+        };
+        let boot = match kind {
+            CrashKind::Process | CrashKind::ProcessTorn => self.boot,
+            _ => Rng::of(self.boot, &[seed]).next(),
+        };
+        SimMedia::with_disk(disk, boot, self.clock, self.capacity, seed)
+    }
+
+    fn with_prefix(&self, seed: u64) -> Arc<Disk> {
+        let mut disk = self.disk.clone();
+        if let Some(effect) = &self.in_flight {
+            Arc::make_mut(&mut disk).apply_prefix(effect, &mut Rng::of(seed, &[0x7072_6566]));
+        }
+        disk
+    }
+
+    /// With the announced call issued but nothing of it certain. A sync on its way makes nothing certain either.
+    fn with_issued(&self) -> Arc<Disk> {
+        let mut disk = self.disk.clone();
+        match &self.in_flight {
+            None | Some(Effect::Sync(_) | Effect::SyncDir(_)) => {}
+            Some(effect) => Arc::make_mut(&mut disk).apply(effect),
+        }
+        disk
+    }
+}
