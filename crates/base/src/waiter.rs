@@ -203,7 +203,7 @@ impl Completion {
     pub fn elect(&self) -> bool {
         let mut word = self.0.word.load(Ordering::Relaxed);
         loop {
-            if word & WILLING == 0 || word & (SETTLED | ELECTED) != 0 {
+            if !can_elect(word) {
                 return false;
             }
             match self.0.word.compare_exchange_weak(word, word | ELECTED, Ordering::AcqRel, Ordering::Relaxed)
@@ -316,9 +316,9 @@ impl Settler {
         }
     }
 
-    /// [`Completion::elect`] of the waiting end.
-    pub fn elect(&self) -> bool {
-        self.0.as_ref().is_some_and(Completion::elect)
+    /// The waiting end, if a thread blocks there that would take work ([`Completion::wait_helping`]).
+    pub fn willing(&self) -> Option<Completion> {
+        self.0.as_ref().filter(|c| can_elect(c.0.word.load(Ordering::Relaxed))).cloned()
     }
 }
 
@@ -328,6 +328,10 @@ impl Drop for Settler {
             c.settle(Err(unsettled()));
         }
     }
+}
+
+fn can_elect(word: u64) -> bool {
+    word & (WILLING | SETTLED | ELECTED) == WILLING
 }
 
 fn unsettled() -> Error {

@@ -24,11 +24,13 @@
 #![warn(missing_docs)]
 
 mod bucket;
+mod order;
 mod ring;
 mod word;
 
 pub use bucket::{Buckets, Group, Lead, Limits, Role};
-pub use ring::{Boundary, Filled, MAX_SLOTS, MAX_UNITS, Orderer, Reservation, Ring};
+pub use order::{Filled, Orderer};
+pub use ring::{Boundary, MAX_SLOTS, MAX_UNITS, Reservation, Ring};
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -1,4 +1,4 @@
-//! The ring: reservation in one step, and ordering by whoever finds the head filled.
+//! The ring: reservation in one step.
 //!
 //! # Reserving
 //! One `fetch_add` on the packed word (see `word`) gives a ticket, an epoch and a position, so tickets, positions and
@@ -9,24 +9,7 @@
 //! The entry goes into the slot, the slot is marked filled, and the role of orderer is tried for.
 //!
 //! # Ordering
-//! The role is a word that counts the arrivals since it was last free: who raises it from zero is the orderer. The
-//! orderer takes consecutive filled slots off the head, empties them, settles them as one group, and begins again. It
-//! leaves by setting the count from what it last saw back to zero, and only with the head not filled.
-//!
-//! *No filled slot is left behind.* A filler first marks its slot and then raises the count, both with release. If its
-//! raise comes before the orderer's leaving, the orderer's compare-and-swap fails and acquires the raise: it looks
-//! again and sees the slot. If it comes after, the filler finds zero and is the orderer itself. Both are
-//! read-modify-writes of one word, which have a single order, so there is no third case. (Release and re-check in one
-//! RMW: nothing here rests on sequentially consistent accesses, which loom would not model faithfully.)
-//!
-//! *Nobody orders for ever.* After its own entry and one group more the orderer hands over: it asks
-//! [`Orderer::heir`] for the completion of somebody who waits for the entry now at the head, marks the role as handed
-//! over, and elects a thread blocked there ([`Completion::elect`]), which calls [`Ring::resume`]. Whoever comes first,
-//! the elected thread, the next filler or the old orderer (if nobody was elected), clears the mark and has the role:
-//! that clearing, not the election, decides. If nobody can take over, it goes on.
-//!
-//! It would be wrong to leave filled slots to whoever fills a slot that is reserved further on: that thread may be
-//! waiting for log space that only ordering gives back.
+//! See `order`: whoever raises the count of arrivals from zero settles all that is filled at the head.
 //!
 //! # Epochs
 //! [`Ring::bump_epoch`] adds one to the epoch in the same word, so every reservation is wholly before or wholly after
@@ -36,17 +19,18 @@
 //! | what | written by | ordering |
 //! |---|---|---|
 //! | `word` | RMW by all | AcqRel, so that what a thread saw of the ring travels with the tickets (see `near`) |
-//! | `near` | orderer, bumper; read by reservers | store release after the fact, load acquire. Never ahead of an unfilled place (the orderer cannot have passed it); behind by at most 2^39 units, two rounds of the ring and what is in flight, less than half of what decoding allows |
+//! | `near` | orderer, bumper; read by reservers | store release, load acquire (below) |
 //! | `Slot::turn` | filler, then orderer, in turn | store release, load acquire: passes `cell` to and fro |
 //! | `Slot::cell` | filler (empty in its turn), orderer (filled) | not atomic: `turn` gives it to one at a time |
-//! | `role` | RMW by all | AcqRel; the winner acquires `order` from the last orderer |
-//! | `order` | the orderer | not atomic: `role` gives it to one at a time |
-//! | `settled` | the orderer | store release after settling, load acquire |
+//! | `Head::role` | RMW by all | AcqRel; the winner acquires `order` from the last orderer |
+//! | `Head::order` | the orderer | not atomic: `role` gives it to one at a time |
+//! | `Head::settled` | the orderer | store release after settling, load acquire |
 //!
-//! *Waiting for a slot* (the ring is full) takes the mutex, raises the `CROWD` flag in `role`, looks at the slot once
-//! more, and sleeps. The orderer empties slots before it next changes `role`. If the flag came first, that change sees
-//! it, and the orderer takes the mutex (so the other sleeps by now) and notifies. If it came second, the look sees the
-//! emptied slot.
+//! *`near` is near enough to decode.* Its position is one that was settled, and the orderer cannot have passed a place
+//! that is not filled, so for a reserver it is never ahead. It lags by 2^39 units before it is moved, at most 2^14
+//! tickets of 2^27 units each can be out, and a reader may be late by the two rounds of the ring (2^40 units) that its
+//! own last wait for a slot did not yet show it: less than the 2^42 that decoding allows. Its epoch is at most one behind
+//! (a bumper stores it before the next can change the word) and at most 65 ahead ([`Ring::bump_epoch`] refuses more).
 //!
 //! *One thread alone never blocks*: it finds the role free, so its entry is settled when `fill` returns.
 //!
@@ -57,13 +41,14 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::mem::{self, ManuallyDrop};
+use std::mem::ManuallyDrop;
 
 use crossbeam_utils::CachePadded;
 use terrane_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrane_base::sync::{Condvar, Mutex, MutexGuard, UnsafeCell, spin_loop};
-use terrane_base::{Completion, Error, ErrorKind, Result};
+use terrane_base::{Error, ErrorKind, Result};
 
+use crate::order::{Head, Orderer};
 use crate::word::{NEXT_EPOCH, NEXT_TICKET, Place, TICKETS};
 
 /// The largest reservation, in units: 1 GiB if the unit is 8 bytes. With the most slots there can be, all that can be
@@ -77,58 +62,14 @@ pub const MAX_SLOTS: usize = 4096;
 /// How many epochs may begin while an entry of the first of them is not settled: what decoding allows, halved.
 const EPOCHS_IN_FLIGHT: usize = 64;
 
-/// How far the reference position may stay behind before it is moved up.
-const NEAR_LAG: u64 = 1 << 39;
-
 /// Beside the ticket in `Slot::turn`: the slot is filled.
-const FILLED: u32 = TICKETS;
-
-/// In `role`, above the count: somebody waits for a slot.
-const CROWD: u64 = 1 << 63;
-/// In `role`, above the count: the orderer has left, and whoever clears this takes over.
-const HANDED: u64 = 1 << 62;
-/// In `role`: the arrivals.
-const COUNT: u64 = HANDED - 1;
+pub(crate) const FILLED: u32 = TICKETS;
 
 /// How often a thread looks for its slot before it sleeps.
 #[cfg(not(loom))]
 const SPINS: usize = 128;
 #[cfg(loom)]
 const SPINS: usize = 0;
-
-/// A filled place, as the orderer sees it.
-#[derive(Debug)]
-pub struct Filled<E> {
-    /// First unit of the place.
-    pub pos: u64,
-    /// Its length in units.
-    pub units: u64,
-    /// What it was filled with. `None` if its reservation was dropped instead (its thread panicked): its bytes may not
-    /// have been written, so nothing from here on can count as committed.
-    pub entry: Option<E>,
-}
-
-impl<E> Filled<E> {
-    /// The unit after the place.
-    pub fn end(&self) -> u64 {
-        self.pos + self.units
-    }
-}
-
-/// What becomes of filled entries, in ring order.
-pub trait Orderer<E> {
-    /// Makes the group durable if any of it asks, publishes it, tells those who wait. Called by one thread at a time,
-    /// each entry exactly once, in order and without gaps. What is left in the group afterwards is dropped. Must not
-    /// wait for a commit: none is settled before this returns.
-    fn settle(&self, group: &mut [Filled<E>]);
-
-    /// The completion of somebody who waits for `next` and is willing to go on as orderer: who blocks in
-    /// [`Completion::wait_helping`] with [`Ring::resume`] as the work. `None` if nobody is known to.
-    fn heir(&self, next: &E) -> Option<Completion> {
-        let _ = next;
-        None
-    }
-}
 
 /// Where an epoch begins: a reservation has an epoch of at least `epoch` if it begins at or after `pos`, and a lower one
 /// if it ends at or before it.
@@ -143,54 +84,40 @@ pub struct Boundary {
 /// The order of commits. `E` is what a leader leaves for the orderer.
 pub struct Ring<E> {
     word: CachePadded<AtomicU64>,
-    near: CachePadded<Near>,
-    head: CachePadded<Head<E>>,
-    slots: Box<[CachePadded<Slot<E>>]>,
+    pub(crate) near: CachePadded<Near>,
+    pub(crate) head: CachePadded<Head<E>>,
+    pub(crate) slots: Box<[CachePadded<Slot<E>>]>,
     /// Where the last epochs began.
     bumps: Mutex<VecDeque<u64>>,
-    /// With `room`, for those who wait for a slot.
+    /// With `room` and [`Head::crowd`], for those who wait for a slot.
     crowd: Mutex<()>,
     room: Condvar,
 }
 
 /// References for decoding the word. Rarely written.
-struct Near {
-    pos: AtomicU64,
+pub(crate) struct Near {
+    pub(crate) pos: AtomicU64,
     epoch: AtomicU64,
 }
 
-struct Head<E> {
-    role: AtomicU64,
-    settled: AtomicU64,
-    order: UnsafeCell<Order<E>>,
-}
-
-/// The orderer's own.
-struct Order<E> {
-    ticket: u32,
-    pos: u64,
-    /// Empty between groups; kept for its memory.
-    group: Vec<Filled<E>>,
-}
-
-struct Slot<E> {
+pub(crate) struct Slot<E> {
     /// The ticket it is empty for, or that filled it (with [`FILLED`]).
-    turn: AtomicU32,
-    cell: UnsafeCell<Cell<E>>,
+    pub(crate) turn: AtomicU32,
+    pub(crate) cell: UnsafeCell<Cell<E>>,
 }
 
-struct Cell<E> {
-    units: u64,
-    entry: Option<E>,
+pub(crate) struct Cell<E> {
+    pub(crate) units: u64,
+    pub(crate) entry: Option<E>,
 }
 
 // SAFETY: what is not `Sync` by itself are the cells. `Slot::cell` is touched by the one thread that holds the ticket
 // the slot is empty for, and by the orderer once it is filled; `Head::order` by the orderer; `turn` and `role` pass
-// them on with release and acquire, as the module's head argues. Entries move between threads, so they must be `Send`.
+// them on with release and acquire, as the heads of this module and of `order` argue. Entries move between threads, so they must be `Send`.
 unsafe impl<E: Send> Sync for Ring<E> {}
 
 /// A place in the order, to be filled. Until it is, nothing behind it is settled, so between reserving and filling a
-/// thread may wait only for what is before it. Dropping it fills it without an entry (see [`Filled::entry`]).
+/// thread may wait only for what is before it. Dropping it fills it without an entry (see `Filled::entry`).
 #[must_use = "everything behind an unfilled place waits"]
 pub struct Reservation<'r, E: Send, O: Orderer<E>> {
     ring: &'r Ring<E>,
@@ -256,11 +183,7 @@ impl<E: Send> Ring<E> {
                 pos: AtomicU64::new(place.pos),
                 epoch: AtomicU64::new(place.epoch),
             }),
-            head: CachePadded::new(Head {
-                role: AtomicU64::new(0),
-                settled: AtomicU64::new(place.pos),
-                order: UnsafeCell::new(Order { ticket: place.ticket, pos: place.pos, group: Vec::new() }),
-            }),
+            head: CachePadded::new(Head::new(place.ticket, place.pos)),
             slots: Box::new([]),
             bumps: Mutex::new(VecDeque::new()),
             crowd: Mutex::new(()),
@@ -311,7 +234,7 @@ impl<E: Send> Ring<E> {
         }
         let mut crowd = lock(&self.crowd);
         loop {
-            self.head.role.fetch_or(CROWD, Ordering::AcqRel);
+            self.head.crowd();
             if slot.turn.load(Ordering::Acquire) == ticket {
                 return;
             }
@@ -331,146 +254,14 @@ impl<E: Send> Ring<E> {
         });
         slot.turn.store(place.ticket | FILLED, Ordering::Release);
 
-        let before = self.head.role.fetch_add(1, Ordering::AcqRel);
-        if before & COUNT == 0 {
-            self.order(1, place.pos + units, orderer);
-        } else if before & HANDED != 0 {
-            self.resume(orderer);
-        }
-    }
-
-    /// Goes on as orderer if the last one handed over; otherwise does nothing. For those who wait for an entry:
-    /// `completion.wait_helping(|| ring.resume(&orderer))`.
-    pub fn resume(&self, orderer: &impl Orderer<E>) {
-        if let Some(seen) = self.take_over() {
-            self.order(seen, 0, orderer);
-        }
-    }
-
-    /// Takes a role that was handed over, unless another was faster. Gives the arrivals up to then.
-    fn take_over(&self) -> Option<u64> {
-        let before = self.head.role.fetch_and(!HANDED, Ordering::AcqRel);
-        (before & HANDED != 0).then_some(before & COUNT)
-    }
-
-    /// Orders until the head is not filled, or, with everything before `own_end` settled and one group more, until
-    /// somebody takes over. The caller holds the role and has acquired `seen` arrivals.
-    fn order(&self, mut seen: u64, own_end: u64, orderer: &impl Orderer<E>) {
-        let mut own_settled = false;
-        // Whether slots may have been emptied, here or by an orderer who handed over, since those who wait for one were
-        // last told.
-        let mut untold = true;
-        loop {
-            let (mut group, end) = self.take_filled();
-            if group.is_empty() {
-                let leave = self.head.role.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire);
-                let now = match leave {
-                    Ok(_) => return,
-                    Err(now) => now,
-                };
-                if now & COUNT != seen {
-                    seen = now & COUNT;
-                } else if untold {
-                    self.make_room();
-                    untold = false;
-                } else if self
-                    .head
-                    .role
-                    .compare_exchange(now, CROWD, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-                {
-                    // Those who wait for a slot go on waiting: none was emptied since they were last told.
-                    return;
-                }
-                continue;
-            }
-            untold = true;
-            if self.head.role.load(Ordering::Relaxed) & CROWD != 0 {
-                self.make_room();
-                untold = false;
-            }
-
-            let unwinding = Abandon(&self.head.role);
-            orderer.settle(&mut group);
-            mem::forget(unwinding);
-            self.give_back(group);
-            self.head.settled.store(end, Ordering::Release);
-            if end - self.near.pos.load(Ordering::Relaxed) > NEAR_LAG {
-                self.near.pos.store(end, Ordering::Release);
-            }
-
-            if own_settled && self.hand_over(orderer) {
-                return;
-            }
-            own_settled = end >= own_end;
-        }
-    }
-
-    /// Takes the consecutive filled entries at the head and empties their slots. Also gives where they end.
-    fn take_filled(&self) -> (Vec<Filled<E>>, u64) {
-        self.head.order.with_mut(|order| {
-            // SAFETY: only the orderer gets here, and it has acquired the role.
-            let order = unsafe { &mut *order };
-            let mut group = mem::take(&mut order.group);
-            while group.len() < self.slots.len() {
-                let slot = self.slot(order.ticket);
-                if slot.turn.load(Ordering::Acquire) != order.ticket | FILLED {
-                    break;
-                }
-                let Cell { units, entry } = slot.cell.with_mut(|cell| {
-                    // SAFETY: a filled slot is the orderer's until `turn` says empty.
-                    unsafe { mem::replace(&mut *cell, Cell { units: 0, entry: None }) }
-                });
-                let next_round = order.ticket + self.slots.len() as u32;
-                slot.turn.store(next_round % TICKETS, Ordering::Release);
-                group.push(Filled { pos: order.pos, units, entry });
-                order.pos += units;
-                order.ticket = (order.ticket + 1) % TICKETS;
-            }
-            (group, order.pos)
-        })
-    }
-
-    /// Keeps the memory of a settled group for the next.
-    fn give_back(&self, mut group: Vec<Filled<E>>) {
-        group.clear();
-        self.head.order.with_mut(|order| {
-            // SAFETY: only the orderer gets here.
-            unsafe { (*order).group = group };
-        });
+        self.arrive(place.pos + units, orderer);
     }
 
     /// Wakes those who wait for a slot.
-    #[cold]
-    fn make_room(&self) {
-        self.head.role.fetch_and(!CROWD, Ordering::AcqRel);
+    pub(crate) fn make_room(&self) {
         // Taking the lock waits until they sleep.
         drop(lock(&self.crowd));
         self.room.notify_all();
-    }
-
-    /// Gives the role to somebody who waits for the entry at the head. False if the caller still has it.
-    #[cold]
-    fn hand_over(&self, orderer: &impl Orderer<E>) -> bool {
-        let Some(heir) = self.heir(orderer) else { return false };
-        // Releases `order` and the head to whoever clears the mark; from here on the entry is not ours to look at.
-        self.head.role.fetch_or(HANDED, Ordering::AcqRel);
-        heir.elect() || self.take_over().is_none()
-    }
-
-    fn heir(&self, orderer: &impl Orderer<E>) -> Option<Completion> {
-        let ticket = self.head.order.with(|order| {
-            // SAFETY: only the orderer gets here.
-            unsafe { (*order).ticket }
-        });
-        let slot = self.slot(ticket);
-        if slot.turn.load(Ordering::Acquire) != ticket | FILLED {
-            return None;
-        }
-        slot.cell.with(|cell| {
-            // SAFETY: a filled slot is the orderer's until `turn` says empty.
-            unsafe { (*cell).entry.as_ref() }.and_then(|entry| orderer.heir(entry))
-        })
     }
 
     /// Begins a new epoch. Rare; bumpers exclude each other.
@@ -510,20 +301,14 @@ impl<E: Send> Ring<E> {
     }
 
     /// Where the next reservation will begin.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn next_pos(&self) -> u64 {
         let near = &self.near;
         let behind = near.pos.load(Ordering::Acquire);
         Place::unpack(self.word.load(Ordering::Acquire), behind, near.epoch.load(Ordering::Acquire)).pos
     }
 
-    /// As if an orderer had just handed over.
-    #[cfg(all(test, loom))]
-    pub(crate) fn mark_handed_over(&self) {
-        self.head.role.store(HANDED | 1, Ordering::Release);
-    }
-
-    fn slot(&self, ticket: u32) -> &Slot<E> {
+    pub(crate) fn slot(&self, ticket: u32) -> &Slot<E> {
         &self.slots[ticket as usize & (self.slots.len() - 1)]
     }
 }
@@ -534,15 +319,6 @@ impl<E> fmt::Debug for Ring<E> {
             .field("slots", &self.slots.len())
             .field("settled", &self.head.settled.load(Ordering::Acquire))
             .finish_non_exhaustive()
-    }
-}
-
-/// Frees the role when settling panics, so that commits after it do not wait for ever; the group's entries are dropped.
-struct Abandon<'r>(&'r AtomicU64);
-
-impl Drop for Abandon<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_and(CROWD, Ordering::AcqRel);
     }
 }
 

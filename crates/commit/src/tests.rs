@@ -196,7 +196,6 @@ struct Gate {
 
 struct Waiting {
     id: u64,
-    completion: Completion,
     settler: Settler,
 }
 
@@ -213,7 +212,7 @@ impl Orderer<Waiting> for Gate {
     }
 
     fn heir(&self, next: &Waiting) -> Option<Completion> {
-        Some(next.completion.clone())
+        next.settler.willing()
     }
 }
 
@@ -231,7 +230,7 @@ fn after_its_own_entry_and_one_group_more_the_order_passes_to_one_who_waits() {
             s.spawn(move || {
                 let settler = completion.settler();
                 let place = ring.reserve(1, orderer).unwrap();
-                place.fill(Waiting { id, completion: completion.clone(), settler });
+                place.fill(Waiting { id, settler });
                 let outcome = completion.wait_helping(|| {
                     ring.resume(orderer);
                     resumed.fetch_add(1, Ordering::SeqCst);
@@ -300,19 +299,19 @@ fn many_threads_are_settled_once_each_in_order_and_in_their_epoch() {
         let ring = Ring::starting_at(slots, Place { ticket: TICKETS - 7, epoch: 0, pos: POS_SPAN - 1000 });
         let settled = Mutex::new(Vec::new());
         struct Sync<'a>(&'a Mutex<Vec<(u64, u64)>>);
-        struct Entry(u64, Settler, Completion);
+        struct Entry(u64, Settler);
         impl Orderer<Entry> for Sync<'_> {
             fn settle(&self, group: &mut [Filled<Entry>]) {
                 // `try_lock`, because a second orderer at the same time would be a bug.
                 let mut settled = self.0.try_lock().unwrap();
                 for f in group {
-                    let Entry(epoch, settler, _) = f.entry.take().unwrap();
+                    let Entry(epoch, settler) = f.entry.take().unwrap();
                     settled.push((f.pos, epoch));
                     settler.settle(Ok(f.end()));
                 }
             }
             fn heir(&self, next: &Entry) -> Option<Completion> {
-                Some(next.2.clone())
+                next.1.willing()
             }
         }
         let orderer = Sync(&settled);
@@ -327,7 +326,7 @@ fn many_threads_are_settled_once_each_in_order_and_in_their_epoch() {
                         own.renew();
                         let place = ring.reserve(1 + (t + i) % 3, orderer).unwrap();
                         let (epoch, end) = (place.epoch(), place.end());
-                        place.fill(Entry(epoch, own.settler(), own.clone()));
+                        place.fill(Entry(epoch, own.settler()));
                         // Some wait for each commit and some for every eighth.
                         if t % 2 == 0 || i % 8 == 7 {
                             assert_eq!(own.wait_helping(|| ring.resume(orderer)).unwrap(), end);

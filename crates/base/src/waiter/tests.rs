@@ -133,7 +133,8 @@ fn a_panicking_callback_stops_neither_the_settler_nor_the_outcome() {
 #[test]
 fn a_thread_that_helps_is_elected_while_it_blocks_and_not_before_or_after() {
     let c = Completion::new();
-    assert!(!c.elect());
+    let settler = c.settler();
+    assert!(!c.elect() && settler.willing().is_none());
     let d = c.clone();
     let waiter = std::thread::spawn(move || {
         let mut worked = 0;
@@ -142,11 +143,11 @@ fn a_thread_that_helps_is_elected_while_it_blocks_and_not_before_or_after() {
     while !c.elect() {
         std::thread::yield_now();
     }
-    while !c.elect() {
+    while !settler.willing().is_some_and(|c| c.elect()) {
         std::thread::yield_now();
     }
     c.settle(Ok(4));
-    assert!(!c.elect());
+    assert!(!c.elect() && settler.willing().is_none());
     assert_eq!(waiter.join().unwrap().unwrap(), (4, 2));
 }
 
