@@ -11,7 +11,7 @@ use std::ops::Range;
 use terrane_base::{Result, Seq};
 
 use super::Block;
-use super::view::bad;
+use super::view::{Record, bad};
 use crate::Kind;
 
 /// A position in a block. Detached from the block's lifetime: every method that moves takes the block again, so that an
@@ -176,7 +176,8 @@ impl BlockCursor {
             return self.walk_to(block, target);
         };
         self.key.truncate(step.shared as usize);
-        self.key.extend(self.cut.drain(step.cut_start..));
+        self.key.extend_from_slice(self.cut.get(step.cut_start..).unwrap_or_default());
+        self.cut.truncate(step.cut_start);
         self.at = step.to;
         self.position = target;
         self.valid = false;
@@ -252,21 +253,28 @@ impl BlockCursor {
     }
 
     fn step_on_trail(&mut self, block: Block<'_>) -> Result<()> {
-        let shared = block.record_at(self.at.next)?.shared;
+        self.valid = false;
+        let record = block.record_at(self.at.next)?;
+        let shared = record.shared;
         let cut_start = self.cut.len();
         self.cut.extend_from_slice(self.key.get(shared as usize..).unwrap_or_default());
         self.trail.push(Step { to: self.at, shared, cut_start });
-        self.load(block, self.at.next, self.position + 1)
+        self.take_up(block, record, self.position + 1)
     }
 
-    /// Takes up the record at `offset`; the key buffer holds the key of the record before it.
     #[inline]
     fn load(&mut self, block: Block<'_>, offset: u32, position: u32) -> Result<()> {
         self.valid = false;
         let record = block.record_at(offset)?;
+        self.take_up(block, record, position)
+    }
+
+    /// Makes the cursor valid at `record`; the key buffer holds the key of the record before it.
+    #[inline]
+    fn take_up(&mut self, block: Block<'_>, record: Record, position: u32) -> Result<()> {
         let shared = record.shared as usize;
         if shared > self.key.len() {
-            return Err(bad("has a key that shares more than there is", offset as usize));
+            return Err(bad("has a key that shares more than there is", record.suffix as usize));
         }
         self.key.truncate(shared);
         self.key.extend_from_slice(block.slice(record.suffix, record.value));
