@@ -12,6 +12,44 @@
 //! There is no mutex on this path and no dedicated thread. What waits, waits on a `Completion`; a thread that blocks
 //! there can be elected to go on with the ordering, so that nobody orders for others for ever.
 //!
+//! ```
+//! use terrane_base::{Completion, Result, Settler};
+//! use terrane_commit::{Buckets, Filled, Group, Limits, Orderer, Ring, Role};
+//!
+//! struct Publish;
+//!
+//! impl Orderer<Group<Settler>> for Publish {
+//!     fn settle(&self, group: &mut [Filled<Group<Settler>>]) {
+//!         // Make durable, publish; then:
+//!         for filled in group {
+//!             let end = filled.end();
+//!             for member in filled.entry.take().into_iter().flatten() {
+//!                 member.settle(Ok(end));
+//!             }
+//!         }
+//!     }
+//!     fn heir(&self, next: &Group<Settler>) -> Option<Completion> {
+//!         next.iter().find_map(Settler::willing)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! let buckets = Buckets::new(16, Limits { bytes: 1 << 20, count: 64 });
+//! let ring = Ring::new(1024, 512)?;
+//!
+//! let outcome = Completion::new();
+//! if let Role::Leader(lead) = buckets.enter(0, 40, outcome.settler()) {
+//!     // Check whatever can fail: on an early return, dropping `lead` tells its followers. Then:
+//!     let group = lead.close();
+//!     let place = ring.reserve(5 * group.iter().count() as u64, &Publish)?;
+//!     // Write to the log at `place.pos()` and into the memtable of `place.epoch()`. Then:
+//!     place.fill(group);
+//! }
+//! assert_eq!(outcome.wait_helping(|| ring.resume(&Publish))?, 517);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What a lone commit costs
 //! Counted in atomic read-modify-writes, all on lines that this thread wrote last, without a lock and without an
 //! allocation: two in the bucket (take the lead, close), three in the ring (reserve, take the order, leave it). A

@@ -139,9 +139,15 @@ impl<E: Send> Ring<E> {
         (before & HANDED != 0).then_some(before & COUNT)
     }
 
+    fn order(&self, seen: u64, own_end: u64, orderer: &impl Orderer<E>) {
+        let unwinding = Abandon(&self.head.role);
+        self.order_until_free(seen, own_end, orderer);
+        mem::forget(unwinding);
+    }
+
     /// Orders until the head is not filled, or, with everything before `own_end` settled and one group more, until
-    /// somebody takes over. The caller holds the role and has acquired `seen` arrivals.
-    fn order(&self, mut seen: u64, own_end: u64, orderer: &impl Orderer<E>) {
+    /// somebody takes over. The caller holds the role and has acquired `seen` arrivals; afterwards it is another's.
+    fn order_until_free(&self, mut seen: u64, own_end: u64, orderer: &impl Orderer<E>) {
         let mut own_settled = false;
         // Whether slots may have been emptied since those who wait for one were last told. At first that is so if the
         // last orderer panicked.
@@ -176,9 +182,7 @@ impl<E: Send> Ring<E> {
                 untold = false;
             }
 
-            let unwinding = Abandon(&self.head.role);
             orderer.settle(&mut group);
-            mem::forget(unwinding);
             self.give_back(group);
             self.head.settled.store(end, Ordering::Release);
             if end - self.near.pos.load(Ordering::Relaxed) > NEAR_LAG {
@@ -264,7 +268,8 @@ impl<E: Send> Ring<E> {
     }
 }
 
-/// Frees the role when settling panics, so that commits after it do not wait for ever; the group's entries are dropped.
+/// Frees the role when the orderer's code panics, so that commits after it do not wait for ever. The entries of the
+/// group at hand are dropped; those filled meanwhile are taken up with the next commit.
 struct Abandon<'r>(&'r AtomicU64);
 
 impl Drop for Abandon<'_> {
