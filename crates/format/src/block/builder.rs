@@ -1,6 +1,6 @@
 //! Builds blocks from records in internal order.
 
-use terrane_base::Seq;
+use terrane_base::{MAX_SEQ, Seq};
 
 use super::view::{FLAG_WIDE, TRAILER};
 use super::{BlockForm, MAX_LEAF_RECORDS, MAX_LEAVES, common_prefix};
@@ -75,6 +75,7 @@ impl BlockBuilder {
             self.is_empty() || (self.last_key.as_slice(), seq) < (key, self.seqs[self.seqs.len() - 1]),
             "records out of order"
         );
+        debug_assert!(seq <= MAX_SEQ, "sequence out of range");
         let shared = if self.starts_leaf() {
             self.leaves.push(self.records.len() as u32);
             0
