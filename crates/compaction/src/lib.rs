@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod builder;
 mod compare;
 mod cpu;
 mod device;
