@@ -39,6 +39,15 @@ pub(crate) fn check_alignment(path: &Path, align: usize, buf: &[u8], offset: u64
     Ok(())
 }
 
+/// A region is made of words, and there is no mapping of nothing.
+pub(crate) fn check_map_len(path: &Path, len: usize) -> Result<()> {
+    if len == 0 || !len.is_multiple_of(8) {
+        let what = format!("a mapped file has a positive multiple of 8 bytes, not {len}");
+        return Err(Error::invalid(what).with_file(path));
+    }
+    Ok(())
+}
+
 /// The words of a region that an access of `len` bytes touches, checked against its size.
 pub(crate) fn check_region(path: &Path, region_len: usize, offset: usize, len: usize) -> Result<()> {
     let end = len.checked_next_multiple_of(8).and_then(|n| n.checked_add(offset));

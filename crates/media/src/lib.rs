@@ -17,6 +17,7 @@
 )]
 
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +126,8 @@ pub trait Media: Send + Sync + Debug + 'static {
     /// Removes an empty directory.
     fn remove_dir(&self, path: &Path) -> Result<()>;
     /// Maps a file for reading and writing, shared. If it is missing or has another length it is created, fully
-    /// allocated and prewritten with zeros first, so that no later store can fail for want of space.
+    /// allocated and prewritten with zeros first, so that no later store can fail for want of space. `len` is a
+    /// positive multiple of 8; the file must not be truncated while it is mapped.
     fn map(&self, path: &Path, len: usize) -> Result<Arc<dyn Region>>;
     /// Takes the lock file `path` for as long as the returned guard lives.
     ///
@@ -189,6 +191,10 @@ pub trait File: Send + Sync + Debug {
     /// Gives the space of a range back to the file system; the bytes read as zero afterwards. Does nothing where the
     /// file system cannot.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
+    /// The descriptor behind it, where there is one: [`Media::read_many`] reads many files in one call.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Required alignment of offsets, lengths and buffer addresses: 1 for buffered files.
     fn align(&self) -> usize;
 }
@@ -196,7 +202,7 @@ pub trait File: Send + Sync + Debug {
 /// A mapped file. Content survives the death of the process, not that of the machine (unless synced).
 ///
 /// Loads and stores are made of relaxed 8-byte atomic accesses, so that concurrent use of overlapping ranges is defined
-/// (and gives some mixture of words); offsets and lengths are multiples of 8. Out-of-range access is a typed error,
+/// (and gives some mixture of words); offsets and lengths are multiples of 8 (a last partial word is padded). Out-of-range access is a typed error,
 /// never a fault.
 pub trait Region: Send + Sync + Debug {
     /// Length in bytes.

@@ -108,3 +108,39 @@ impl Drop for Counted<'_> {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::real::RealOptions;
+    use crate::sim::SimMedia;
+    use terrane_base::sync::atomic::AtomicUsize;
+    use terrane_base::sync::{Arc, thread};
+
+    /// Two threads each make a half of the condition true and say so; the waiter must come through. A lost wake-up
+    /// shows as a deadlock.
+    #[test]
+    fn no_wake_up_is_lost() {
+        loom::model(|| {
+            // Its tasks run on threads, so waiting blocks; none is started, since none is queued.
+            let media = SimMedia::with_threads(0, &RealOptions::default());
+            let (signal, done) = (Arc::new(Signal::new()), Arc::new(AtomicUsize::new(0)));
+            let notifiers: Vec<_> = (0..2)
+                .map(|_| {
+                    let (signal, done) = (signal.clone(), done.clone());
+                    thread::spawn(move || {
+                        done.fetch_add(1, Ordering::Relaxed);
+                        signal.notify_all();
+                    })
+                })
+                .collect();
+            let waited = signal.wait_until(&*media, || done.load(Ordering::Relaxed) == 2);
+            assert!(waited.is_ok());
+            for n in notifiers {
+                assert!(n.join().is_ok());
+            }
+        });
+    }
+}

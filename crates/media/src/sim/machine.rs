@@ -12,7 +12,7 @@ use super::file::{SimFile, SimLock, SimRegion};
 use super::names::{NameOp, Node, PathError};
 use super::rng::Rng;
 use super::{OpKind, Runner, SimMedia};
-use crate::error::io_error;
+use crate::error::{check_map_len, io_error};
 use crate::{DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pool, Region};
 
 /// What a machine without a limit says it has free.
@@ -117,6 +117,7 @@ impl Media for SimMedia {
     }
 
     fn map(&self, path: &Path, len: usize) -> Result<Arc<dyn Region>> {
+        check_map_len(path, len)?;
         if !self.exists(path)? {
             self.create(path)?;
         }

@@ -1,0 +1,129 @@
+//! Mapped files.
+//!
+//! # Concurrency
+//! Every access is made of relaxed atomic loads and stores of 8-byte words, so threads may race on a region without
+//! undefined behaviour. Nothing here orders one word before another: whoever publishes a range does that by an atomic of
+//! its own.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use terrane_base::{Error, ErrorKind, Result};
+
+use super::file::RealFile;
+use crate::error::{check_region, io_error};
+use crate::{File, Region};
+
+const WORD: usize = size_of::<u64>();
+
+pub(super) struct RealRegion {
+    /// Start of `len` mapped bytes.
+    base: NonNull<AtomicU64>,
+    len: usize,
+    path: PathBuf,
+}
+
+// SAFETY: the mapping belongs to this value alone, and is accessed through atomics only.
+unsafe impl Send for RealRegion {}
+// SAFETY: as above.
+unsafe impl Sync for RealRegion {}
+
+impl RealRegion {
+    /// Maps a file of `len` bytes, a positive multiple of 8; makes it anew unless it has just this length.
+    pub(super) fn map(path: &Path, len: usize) -> Result<Self> {
+        let file = RealFile::open_or_create(path)?;
+        if file.len()? == len as u64 {
+            // It may have been copied sparsely: a store to a hole on a full device would be a fault, not an error.
+            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(e) => return Err(io_error(e.into(), "allocate", path)),
+            }
+        } else {
+            // The length is right only when all zeros are there, so an interrupted preparation is done again.
+            file.set_len(0)?;
+            file.write_zeros(0, len as u64)?;
+            file.sync()?;
+        }
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
+        let mapped = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                &file,
+                0,
+            )
+        };
+        let base = mapped.map_err(|e| io_error(e.into(), "map", path))?;
+        let base = NonNull::new(base.cast())
+            .ok_or_else(|| Error::new(ErrorKind::Io, "map failed: no address").with_file(path))?;
+        Ok(RealRegion { base, len, path: path.to_owned() })
+    }
+
+    fn words(&self, offset: usize, len: usize) -> Result<&[AtomicU64]> {
+        check_region(&self.path, self.len, offset, len)?;
+        // SAFETY: the range lies within the mapping, which lives as long as `self`; mappings start at a page, and the
+        // offset is a multiple of 8, so the words are aligned; any bits are a valid word.
+        Ok(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset / WORD), len.div_ceil(WORD)) })
+    }
+}
+
+impl Region for RealRegion {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn store(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let words = self.words(offset, bytes.len())?;
+        let (whole, rest) = bytes.as_chunks::<WORD>();
+        for (word, bytes) in words.iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; WORD];
+            last[..rest.len()].copy_from_slice(rest);
+            words[whole.len()].store(u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()> {
+        let words = self.words(offset, buf.len())?;
+        let (whole, rest) = buf.as_chunks_mut::<WORD>();
+        for (word, bytes) in words.iter().zip(whole.iter_mut()) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        if !rest.is_empty() {
+            let last = words[whole.len()].load(Ordering::Relaxed).to_ne_bytes();
+            rest.copy_from_slice(&last[..rest.len()]);
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        // SAFETY: the range is this value's mapping.
+        unsafe { rustix::mm::msync(self.base.as_ptr().cast::<c_void>(), self.len, MsyncFlags::SYNC) }
+            .map_err(|e| io_error(e.into(), "sync", &self.path))
+    }
+}
+
+impl Drop for RealRegion {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's mapping, and nobody can reach it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
+        debug_assert!(unmapped.is_ok(), "unmapping {}: {unmapped:?}", self.path.display());
+    }
+}
+
+impl fmt::Debug for RealRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RealRegion({}, {} bytes)", self.path.display(), self.len)
+    }
+}
