@@ -34,7 +34,7 @@ pub fn merge(task: &Task, cancel: &CancelToken) -> Result<Output, DeviceError> {
     let mut key: Vec<u8> = Vec::new();
     let mut newer: Option<Seq> = None;
     while let Some(record) = ways.head() {
-        if out.totals.records_in % STRIDE == 0 && cancel.should_stop() {
+        if out.totals.records_in.is_multiple_of(STRIDE) && cancel.should_stop() {
             return Err(DeviceError::TimedOut);
         }
         out.totals.records_in += 1;

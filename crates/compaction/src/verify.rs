@@ -265,3 +265,6 @@ impl Seen {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

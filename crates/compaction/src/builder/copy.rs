@@ -68,9 +68,10 @@ fn is_alone(plan: &Plan<'_>, source: usize, block: usize) -> bool {
     }
     (0..plan.sources.len()).filter(|&s| s != source).all(|s| {
         let blocks = &plan.sources[s].blocks;
-        // The last block that begins at or before this one's end; those before it end where it begins.
+        // The last block that begins at or before this one's end: those in front end where it begins, and the next one
+        // begins too far on, so only the end of a source can keep it out of the way.
         let up_to = hi.map_or(blocks.len(), |hi| blocks.partition_point(|b| b.first_key <= hi));
         let Some(last) = up_to.checked_sub(1) else { return true };
-        blocks[last].first_key < lo && plan.end_of(s, last).is_some_and(|end| end < lo)
+        blocks[last].first_key < lo && plan.end_of(s, last).is_some_and(|end| end <= lo)
     })
 }

@@ -154,6 +154,15 @@ fn what_overlaps_nothing_is_copied() {
     let task = task(&[keys(500..600), keys(0..2000)]);
     let cut = cut_and_do(&task, 128, u64::MAX, 4, true);
     let blocks = task.ways[1].blocks.len();
+    let merged: usize = cut
+        .pieces
+        .iter()
+        .map(|p| match &p.work {
+            Work::Merge(ways) => ways[1].len(),
+            Work::Copy { .. } => 0,
+        })
+        .sum();
+    assert_eq!(cut.copied + merged, blocks, "no block is read twice");
     assert!(cut.copied > blocks * 9 / 10 - 4, "{} of {blocks} blocks", cut.copied);
     assert_eq!(cut.pieces.len(), 3, "copy, merge, copy");
     assert_eq!(cut_and_do(&task, 128, u64::MAX, usize::MAX, true).copied, 0, "copies are switched off");

@@ -134,7 +134,7 @@ fn the_same_record_in_two_ways_comes_out_once() {
 #[test]
 fn versions_of_one_key_may_fill_many_blocks() {
     let versions: Vec<Rec> = (1..=200).map(|s| put("k", s, "some value")).collect();
-    let mut t = task(&[versions.clone()]);
+    let mut t = task(std::slice::from_ref(&versions));
     t.snapshots = (1..=200).collect();
     let out = run(&t);
     assert!(out.blocks.len() > 5);

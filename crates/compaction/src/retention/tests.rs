@@ -34,6 +34,22 @@ fn tombstones_advance_with_the_keys_and_count_per_stripe() {
 }
 
 #[test]
+fn of_the_tombstones_of_a_stripe_the_newest_stays() {
+    let mut task = crate::testing::task(&[]);
+    task.tombstones =
+        RangeTombstones::from_ranges([("a", "z", 5u64), ("a", "z", 8), ("c", "d", 15), ("a", "z", 25)]);
+    task.snapshots = vec![10, 20];
+    let seqs = |task: &Task| -> Vec<Vec<Seq>> {
+        kept_tombstones(task).fragments().iter().map(|f| f.seqs.clone()).collect()
+    };
+    assert_eq!(seqs(&task), [vec![25, 8], vec![25, 15, 8], vec![25, 8]]);
+    task.bottom = true;
+    assert_eq!(seqs(&task), [vec![25], vec![25, 15], vec![25]]);
+    task.snapshots.clear();
+    assert!(kept_tombstones(&task).is_empty());
+}
+
+#[test]
 fn a_delete_that_a_newer_put_hides_is_superseded() {
     let none = RangeTombstones::default();
     let mut r = Retention::new(&[], &none, true);

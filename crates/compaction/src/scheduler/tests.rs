@@ -165,6 +165,10 @@ fn tasks_go_round_robin_over_the_units_of_all_devices() {
     let rig = Rig::new(1, options, devices);
     for i in 0..4 {
         rig.submit(rich_task(i));
+        if i == 1 {
+            let stats = rig.scheduler.stats();
+            assert_eq!((stats.devices[1].busy, stats.devices[2].busy), (1, 1), "in turn");
+        }
     }
     let stats = rig.scheduler.stats();
     assert_eq!((stats.devices[1].busy, stats.devices[2].busy, stats.queued), (2, 1, 1));
