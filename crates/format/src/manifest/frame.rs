@@ -155,7 +155,15 @@ fn close(mut out: Vec<u8>, kind: u8, salt: u64, number: u64, edits: usize) -> Ve
     out
 }
 
-/// The frame at the front of `bytes`, which go on to the end of the file. `None` if there is no whole one: a frame that
+/// How many bytes the frame takes that seems to start `page`, [`PAGE`] included; `None` if none does. Says nothing about
+/// whether it is whole.
+pub fn frame_span(page: &[u8]) -> Option<usize> {
+    let mut r = Reader::new(page.get(..FRAME_HEADER)?);
+    let len = if r.bytes(16).ok()?.starts_with(FRAME_MAGIC) { r.u32().ok()? as usize } else { return None };
+    (len <= MAX_GROUP).then(|| (FRAME_HEADER + len).next_multiple_of(PAGE))
+}
+
+/// The frame at the front of `bytes`, which are at least its span. `None` if there is no whole one: a frame that
 /// was never written, not written to its end, or damaged since.
 ///
 /// # Errors

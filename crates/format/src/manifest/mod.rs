@@ -13,4 +13,6 @@ mod frame;
 mod tests;
 
 pub use edit::{Edit, LogPosition, NextIds};
-pub use frame::{Edits, Frame, MAX_GROUP, ManifestHeader, PAGE, encode_group, encode_seal, read_frame};
+pub use frame::{
+    Edits, Frame, MAX_GROUP, ManifestHeader, PAGE, encode_group, encode_seal, frame_span, read_frame,
+};

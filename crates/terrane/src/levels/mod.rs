@@ -24,7 +24,9 @@
 #![allow(dead_code, unused_imports, reason = "the engine above is being built")]
 
 pub(crate) mod extent;
+mod io;
 pub(crate) mod manifest;
+mod names;
 pub(crate) mod poison;
 pub(crate) mod run;
 pub(crate) mod space;

@@ -1,0 +1,192 @@
+//! One immutable extent on a device. No byte of it is handed out before the checksum that its parent holds has verified
+//! it: the manifest's for index block, filters and footer, the index's for blocks.
+//!
+//! # Concurrency
+//! Immutable but for two things that only grow: the heat, and the range tombstones, which are read once when somebody
+//! asks. Shared by all versions that refer to it; when it is obsolete and the last of them is gone, its space is queued
+//! at the [`Reclaimer`].
+
+mod reclaim;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use terrane_base::{Error, Result};
+use terrane_format::block::decompress;
+use terrane_format::checksum::crc;
+use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
+use terrane_format::tombstone::RangeTombstones;
+use terrane_media::File;
+
+use super::io::Window;
+use super::space::Alloc;
+pub(crate) use reclaim::{Reclaimed, Reclaimer};
+
+/// One immutable extent.
+#[derive(Debug)]
+pub(crate) struct Extent {
+    /// What the manifest knows about it.
+    pub(crate) meta: Arc<ExtentMeta>,
+    /// Sampled accesses.
+    pub(crate) heat: AtomicU32,
+    file: Arc<dyn File>,
+    subtable: Arc<str>,
+    tombstones: OnceLock<Arc<RangeTombstones>>,
+    reclaimer: Arc<Reclaimer>,
+    obsolete: AtomicBool,
+}
+
+impl Extent {
+    /// The extent that `meta` describes; `file` is its data file, `subtable` the name for errors.
+    pub(crate) fn new(
+        meta: Arc<ExtentMeta>,
+        file: Arc<dyn File>,
+        subtable: Arc<str>,
+        reclaimer: Arc<Reclaimer>,
+    ) -> Arc<Self> {
+        let tombstones = OnceLock::new();
+        if !meta.has_tombstones {
+            let _ = tombstones.set(Arc::default());
+        }
+        Arc::new(Extent {
+            meta,
+            heat: AtomicU32::new(0),
+            file,
+            subtable,
+            tombstones,
+            reclaimer,
+            obsolete: AtomicBool::new(false),
+        })
+    }
+
+    /// The index block.
+    pub(crate) fn load_index(&self) -> Result<Vec<u8>> {
+        self.load_section(&self.meta.index, "the index")
+    }
+
+    /// The filters of all blocks, one behind the other.
+    pub(crate) fn load_filter(&self) -> Result<Vec<u8>> {
+        self.load_section(&self.meta.filter, "the filter section")
+    }
+
+    /// The footer; what it says about the extent agrees with the manifest.
+    pub(crate) fn load_footer(&self) -> Result<Footer> {
+        let at = self.meta.footer.offset;
+        let bytes = self.load_section(&self.meta.footer, "the footer")?;
+        let footer = Footer::decode(&bytes).map_err(|e| self.place(e, at))?;
+        let (p, m) = (&footer.properties, &self.meta);
+        if (p.id, p.blocks, p.rows, p.deletes) != (m.id, m.blocks, m.rows, m.deletes) {
+            return Err(self.wrong(at, "the footer disagrees with the manifest"));
+        }
+        Ok(footer)
+    }
+
+    /// A block, decompressed.
+    pub(crate) fn load_block(&self, handle: &BlockHandle) -> Result<Vec<u8>> {
+        let read = self.window(handle.offset, handle.stored_len)?;
+        self.unpack(handle, read.bytes())
+    }
+
+    /// A block as it is stored.
+    pub(crate) fn load_stored(&self, handle: &BlockHandle) -> Result<Vec<u8>> {
+        let read = self.window(handle.offset, handle.stored_len)?;
+        self.verify(handle, read.bytes())?;
+        Ok(read.bytes().to_vec())
+    }
+
+    /// Blocks in ascending order, decompressed; those that lie side by side are read in one go.
+    pub(crate) fn load_blocks(&self, handles: &[BlockHandle]) -> Result<Vec<Vec<u8>>> {
+        let mut blocks = Vec::with_capacity(handles.len());
+        let adjacent =
+            |a: &BlockHandle, b: &BlockHandle| a.offset.checked_add(a.stored_len) == Some(b.offset);
+        for side_by_side in handles.chunk_by(adjacent) {
+            let (Some(first), Some(last)) = (side_by_side.first(), side_by_side.last()) else { continue };
+            let len = last.offset.saturating_add(last.stored_len) - first.offset;
+            let read = self.window(first.offset, len)?;
+            let mut rest = read.bytes();
+            for handle in side_by_side {
+                let (stored, behind) = rest.split_at(handle.stored_len as usize);
+                blocks.push(self.unpack(handle, stored)?);
+                rest = behind;
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// The range tombstones; read once, and without I/O where there are none.
+    pub(crate) fn tombstones(&self) -> Result<Arc<RangeTombstones>> {
+        if let Some(t) = self.tombstones.get() {
+            return Ok(t.clone());
+        }
+        // Two threads may both read: they read the same.
+        let read = Arc::new(self.load_footer()?.tombstones);
+        Ok(self.tombstones.get_or_init(|| read).clone())
+    }
+
+    /// The extent's name for errors and counters.
+    pub(crate) fn subtable(&self) -> &Arc<str> {
+        &self.subtable
+    }
+
+    /// Nothing durable refers to the extent any more: its space is free once the last reader is gone.
+    pub(super) fn retire(&self) {
+        self.obsolete.store(true, Ordering::Release);
+    }
+
+    fn load_section(&self, section: &Section, what: &str) -> Result<Vec<u8>> {
+        if section.len == 0 {
+            return Ok(Vec::new());
+        }
+        let read = self.window(section.offset, section.len)?;
+        if crc(read.bytes()) != section.crc {
+            return Err(self.wrong(section.offset, &format!("{what} does not match its checksum")));
+        }
+        Ok(read.bytes().to_vec())
+    }
+
+    fn verify(&self, handle: &BlockHandle, stored: &[u8]) -> Result<()> {
+        if crc(stored) == handle.crc {
+            return Ok(());
+        }
+        Err(self.wrong(handle.offset, "a block does not match its checksum"))
+    }
+
+    fn unpack(&self, handle: &BlockHandle, stored: &[u8]) -> Result<Vec<u8>> {
+        self.verify(handle, stored)?;
+        decompress(handle.compression, stored, handle.raw_len as usize)
+            .map_err(|e| self.place(e, handle.offset))
+    }
+
+    fn window(&self, offset: u32, len: u32) -> Result<Window> {
+        let space = Alloc::of_extent(&self.meta);
+        if u64::from(offset) + u64::from(len) > space.bytes() {
+            return Err(self.wrong(offset, "a part lies outside of its extent"));
+        }
+        Window::read(&*self.file, space.offset() + u64::from(offset), len as usize)
+            .map_err(|e| e.with_subtable(&*self.subtable))
+    }
+
+    fn wrong(&self, offset: u32, what: &str) -> Error {
+        self.place(Error::corruption(format!("extent {}: {what}", self.meta.id)), offset)
+    }
+
+    /// Names the place in the file; `offset` is one within the extent.
+    fn place(&self, e: Error, offset: u32) -> Error {
+        let at = Alloc::of_extent(&self.meta).offset() + u64::from(offset);
+        // A decoder's own offset counts within what it decoded, so it does not stand for a place in the file.
+        Error::new(e.kind(), e.message())
+            .with_file(self.file.path())
+            .with_offset(at)
+            .with_subtable(&*self.subtable)
+    }
+}
+
+impl Drop for Extent {
+    fn drop(&mut self) {
+        if self.obsolete.load(Ordering::Acquire) {
+            self.reclaimer.queue_extent(&self.meta);
+        }
+    }
+}

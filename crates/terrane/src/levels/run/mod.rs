@@ -1,0 +1,159 @@
+//! Runs: sorted, non-overlapping parts of extents. Immutable.
+//!
+//! Searching compares eight bytes of each lower bound, taken behind the prefix that all of them share and kept side by
+//! side; only bounds that agree in those are compared whole.
+
+mod part;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use terrane_base::{Error, Result};
+
+pub(crate) use part::ExtentRef;
+
+/// A sorted run.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// L0 runs are ordered by id, newest largest; 0 from L1 on.
+    pub(crate) id: u64,
+    refs: Vec<Arc<ExtentRef>>,
+    /// Bytes that all lower bounds begin with.
+    shared: usize,
+    /// [`head`] of each lower bound.
+    heads: Vec<u64>,
+    totals: Totals,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    bytes: u64,
+    rows: u64,
+    deletes: u64,
+}
+
+/// The eight bytes behind `shared`, as a number that sorts as they do; shorter keys are padded with zeros.
+fn head(key: &[u8], shared: usize) -> u64 {
+    let mut bytes = [0; 8];
+    let rest = key.get(shared..).unwrap_or_default();
+    let n = rest.len().min(8);
+    bytes[..n].copy_from_slice(&rest[..n]);
+    u64::from_be_bytes(bytes)
+}
+
+impl Run {
+    /// A run of these parts, in key order.
+    ///
+    /// # Errors
+    /// Corruption if they are not sorted, or two of them overlap.
+    pub(crate) fn new(id: u64, refs: Vec<Arc<ExtentRef>>) -> Result<Self> {
+        for pair in refs.windows(2) {
+            if pair[0].hi > pair[1].lo {
+                let (a, b) = (pair[0].extent.meta.id, pair[1].extent.meta.id);
+                return Err(Error::corruption(format!("extents {a} and {b} of run {id} overlap"))
+                    .with_subtable(&**pair[0].extent.subtable()));
+            }
+        }
+        let shared = match (refs.first(), refs.last()) {
+            // In sorted order whatever the first and the last share, all share.
+            (Some(a), Some(b)) => a.lo.iter().zip(&b.lo).take_while(|(x, y)| x == y).count(),
+            _ => 0,
+        };
+        let heads = refs.iter().map(|r| head(&r.lo, shared)).collect();
+        let totals = Totals::of(&refs);
+        Ok(Run { id, refs, shared, heads, totals })
+    }
+
+    /// The parts in key order.
+    pub(crate) fn refs(&self) -> &[Arc<ExtentRef>] {
+        &self.refs
+    }
+
+    /// Whether there is no part.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.refs.is_empty()
+    }
+
+    /// How many parts begin at or before `key`.
+    fn begun(&self, key: &[u8]) -> usize {
+        let Some(first) = self.refs.first() else { return 0 };
+        let prefix = &first.lo[..self.shared];
+        let front = &key[..key.len().min(self.shared)];
+        match front.cmp(prefix) {
+            std::cmp::Ordering::Less => 0,
+            std::cmp::Ordering::Greater => self.refs.len(),
+            std::cmp::Ordering::Equal => {
+                let wanted = head(key, self.shared);
+                let from = self.heads.partition_point(|h| *h < wanted);
+                let same = self.heads[from..].partition_point(|h| *h == wanted);
+                from + self.refs[from..from + same].partition_point(|r| *r.lo <= *key)
+            }
+        }
+    }
+
+    /// The part whose bounds contain `key`.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<&Arc<ExtentRef>> {
+        self.refs[..self.begun(key)].last().filter(|r| *key < *r.hi)
+    }
+
+    /// Position of the first part that ends behind `key`: it contains `key` or is the next one to its right. The number
+    /// of parts if there is none.
+    pub(crate) fn position(&self, key: &[u8]) -> usize {
+        let begun = self.begun(key);
+        match self.refs[..begun].last() {
+            Some(r) if *key < *r.hi => begun - 1,
+            _ => begun,
+        }
+    }
+
+    /// The parts that meet `[lo, hi)`; no `hi` means no upper bound.
+    pub(crate) fn overlapping(&self, lo: &[u8], hi: Option<&[u8]>) -> &[Arc<ExtentRef>] {
+        let from = self.position(lo);
+        let to = match hi {
+            None => self.refs.len(),
+            Some(hi) if hi <= lo => from,
+            Some(hi) => {
+                let begun = self.begun(hi);
+                // One that begins at `hi` itself does not meet the range.
+                match self.refs[..begun].last() {
+                    Some(r) if *r.lo == *hi => begun - 1,
+                    _ => begun,
+                }
+            }
+        };
+        self.refs.get(from..to).unwrap_or_default()
+    }
+
+    /// Bytes of space of all its extents, each counted once and whole, trimmed or not.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.totals.bytes
+    }
+
+    /// Records of all its extents, each counted once and whole.
+    pub(crate) fn rows(&self) -> u64 {
+        self.totals.rows
+    }
+
+    /// Records that are deletes, counted as [`Run::rows`] does.
+    pub(crate) fn deletes(&self) -> u64 {
+        self.totals.deletes
+    }
+}
+
+impl Totals {
+    fn of(refs: &[Arc<ExtentRef>]) -> Self {
+        let mut totals = Totals::default();
+        let mut trimmed = BTreeSet::new();
+        for r in refs {
+            let meta = &r.extent.meta;
+            if !r.is_trimmed() || trimmed.insert(meta.id) {
+                totals.bytes += super::space::Alloc::of_extent(meta).bytes();
+                totals.rows += meta.rows;
+                totals.deletes += meta.deletes;
+            }
+        }
+        totals
+    }
+}

@@ -1,0 +1,296 @@
+//! Space in data files, in units of 64 KiB: who has which is known in memory only, and found again at open from what the
+//! manifest refers to.
+//!
+//! # Algorithm
+//! An allocation takes the smallest free run of units that fits in the lowest file that has one, so that high files
+//! drain and can be removed; else the lowest file that may still grow does, else a new one is made. Freed units keep
+//! their place on the device for reuse; beyond a sixteenth of what is used they are punched out, highest files first,
+//! and wholly free files, all but one, are removed. Before units without a place are handed out they get one, so that
+//! a full device shows in [`Space::alloc`] and not in a write.
+//!
+//! # Concurrency
+//! One mutex around the maps, held during calls that grow, punch or create files, not during reads and writes.
+//!
+//! # After a crash
+//! Units that no durable edit refers to are free, whatever was written to them. A file without an owner is removed.
+
+mod file;
+mod free;
+mod survey;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrane_base::{Error, ErrorKind, Result};
+use terrane_format::extent::{ExtentMeta, UNIT_BYTES};
+use terrane_format::value_ref::ValuePiece;
+use terrane_media::{File, Media, SECTOR};
+
+use super::{Poison, io, names};
+use file::DataFile;
+pub(crate) use survey::Survey;
+
+const UNIT: u64 = UNIT_BYTES as u64;
+
+/// Adjacent units of one data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Alloc {
+    /// The file.
+    pub(crate) file: u32,
+    /// First unit.
+    pub(crate) unit: u32,
+    /// How many.
+    pub(crate) units: u32,
+}
+
+impl Alloc {
+    /// Where an extent lies.
+    pub(crate) fn of_extent(meta: &ExtentMeta) -> Self {
+        Alloc { file: meta.file, unit: meta.unit, units: meta.units }
+    }
+
+    /// Where a piece of a value lies.
+    pub(crate) fn of_piece(piece: &ValuePiece) -> Self {
+        Alloc { file: piece.file, unit: piece.unit, units: piece.units }
+    }
+
+    /// First byte within the file.
+    pub(crate) fn offset(&self) -> u64 {
+        u64::from(self.unit) * UNIT
+    }
+
+    /// Length in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
+
+    /// First unit behind.
+    fn end(&self) -> u32 {
+        self.unit.saturating_add(self.units)
+    }
+}
+
+/// How data files grow.
+#[derive(Clone, Debug)]
+pub(crate) struct SpaceOptions {
+    /// Identity of the database.
+    pub(crate) uuid: [u8; 16],
+    /// Largest data file in bytes; default 1 GiB.
+    pub(crate) file_bytes: u64,
+    /// Bytes by which a file grows; default 16 MiB.
+    pub(crate) grow_bytes: u64,
+    /// Free bytes that may keep their place on the device, whatever is used; default 16 MiB.
+    pub(crate) idle_bytes: u64,
+}
+
+impl SpaceOptions {
+    /// The defaults for a database.
+    pub(crate) fn new(uuid: [u8; 16]) -> Self {
+        SpaceOptions { uuid, file_bytes: 1 << 30, grow_bytes: 16 << 20, idle_bytes: 16 << 20 }
+    }
+
+    fn max_units(&self) -> u32 {
+        (self.file_bytes / UNIT).clamp(2, u32::MAX.into()) as u32
+    }
+}
+
+/// What is used and what is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SpaceStats {
+    /// Data files.
+    pub(crate) files: usize,
+    /// Units that the files span, headers included.
+    pub(crate) units: u64,
+    /// Units that have an owner.
+    pub(crate) used: u64,
+    /// Free units that still have a place on the device.
+    pub(crate) idle: u64,
+}
+
+/// The data files of an open database.
+#[derive(Debug)]
+pub(crate) struct Space {
+    media: Arc<dyn Media>,
+    dir: PathBuf,
+    options: SpaceOptions,
+    poison: Arc<Poison>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    files: BTreeMap<u32, DataFile>,
+    next_file: u32,
+    /// Sums over all files.
+    used: u64,
+    idle: u64,
+}
+
+impl Space {
+    /// Adjacent units for the caller alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfSpace`] if the device is full, [`ErrorKind::Poisoned`] after a failed flush,
+    /// [`ErrorKind::LimitExceeded`] for more than a data file holds.
+    pub(crate) fn alloc(&self, units: u32) -> Result<Alloc> {
+        self.poison.check()?;
+        let most = self.options.max_units() - 1;
+        if units == 0 || units > most {
+            return Err(Error::limit("units of one allocation", units.into(), most.into()));
+        }
+        let mut inner = self.inner.lock();
+        match self.take(&mut inner, units) {
+            Err(e) if e.kind() == ErrorKind::OutOfSpace && inner.idle > 0 => {
+                // Free units of other sizes occupy the device: give them back and look again.
+                inner.punch_down_to(0);
+                self.take(&mut inner, units)
+            }
+            other => other,
+        }
+    }
+
+    fn take(&self, inner: &mut Inner, units: u32) -> Result<Alloc> {
+        let (number, unit) = match inner.fit(units)? {
+            Some(found) => found,
+            None => self.grow(inner, units)?,
+        };
+        inner.used += u64::from(units);
+        Ok(Alloc { file: number, unit, units })
+    }
+
+    /// Grows a file, or makes one, until `units` fit.
+    fn grow(&self, inner: &mut Inner, units: u32) -> Result<(u32, u32)> {
+        let (max, by) = (self.options.max_units(), self.options.grow_bytes.div_ceil(UNIT) as u32);
+        let number = match inner.files.iter().find(|(_, f)| f.can_grow_for(units, max)) {
+            Some((n, _)) => *n,
+            None => {
+                let number = inner.next_file;
+                inner.next_file += 1;
+                let file = DataFile::create(
+                    &*self.media,
+                    &self.dir.join(names::data(number)),
+                    self.options.uuid,
+                    number,
+                    &self.poison,
+                )?;
+                self.media.sync_dir(&self.dir).map_err(|e| self.poison.set(&e))?;
+                inner.files.insert(number, file);
+                number
+            }
+        };
+        if let Some(file) = inner.files.get_mut(&number) {
+            inner.idle += u64::from(file.grow(units, by, max)?);
+        }
+        match inner.fit(units)? {
+            Some(found) => Ok(found),
+            None => Err(Error::corruption(format!("data file {number} grew, but not for {units} units"))),
+        }
+    }
+
+    /// Gives units back. The caller knows that the edit which frees them is durable and that nobody reads them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`] if they are not allocated; nothing is changed then.
+    pub(crate) fn free(&self, at: Alloc) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let file = inner.files.get_mut(&at.file);
+        let Some(empty) = file.and_then(|f| f.give_back(at.unit, at.units).then(|| f.is_empty())) else {
+            return Err(Error::corruption(format!("units {} to {} are freed twice", at.unit, at.end()))
+                .with_file(self.dir.join(names::data(at.file))));
+        };
+        inner.used -= u64::from(at.units);
+        inner.idle += u64::from(at.units);
+        let doomed = if empty { inner.remove_spare_file() } else { None };
+        let keep = (inner.used / 16).max(self.options.idle_bytes / UNIT);
+        if inner.idle > keep {
+            inner.punch_down_to(keep / 2);
+        }
+        drop(inner);
+        if let Some(number) = doomed {
+            // If this fails the next open removes it.
+            let _ = self.media.remove_file(&self.dir.join(names::data(number)));
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` at `offset` of `at`; `offset` is a multiple of the sector, and the last sector is padded with
+    /// zeros. Not durable before [`Space::sync_files`].
+    pub(crate) fn write(&self, at: Alloc, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.poison.check()?;
+        if !offset.is_multiple_of(SECTOR as u64) || offset + bytes.len() as u64 > at.bytes() {
+            return Err(Error::invalid(format!("{} bytes at {offset} do not fit the units", bytes.len())));
+        }
+        io::write(&*self.file(at.file)?, at.offset() + offset, bytes)
+    }
+
+    /// Makes all writes to these files durable.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Poisoned`] if a flush fails.
+    pub(crate) fn sync_files(&self, files: impl IntoIterator<Item = u32>) -> Result<()> {
+        self.poison.check()?;
+        for number in files.into_iter().collect::<BTreeSet<u32>>() {
+            self.file(number)?.sync().map_err(|e| self.poison.set(&e))?;
+        }
+        Ok(())
+    }
+
+    /// An open data file.
+    pub(crate) fn file(&self, number: u32) -> Result<Arc<dyn File>> {
+        match self.inner.lock().files.get(&number) {
+            Some(f) => Ok(f.file()),
+            None => Err(Error::corruption("this data file is referred to, but not there")
+                .with_file(self.dir.join(names::data(number)))),
+        }
+    }
+
+    /// What is used and what is not.
+    pub(crate) fn stats(&self) -> SpaceStats {
+        let inner = self.inner.lock();
+        SpaceStats {
+            files: inner.files.len(),
+            units: inner.files.values().map(|f| u64::from(f.units())).sum(),
+            used: inner.used,
+            idle: inner.idle,
+        }
+    }
+}
+
+impl Inner {
+    /// Takes units that some file has free.
+    fn fit(&mut self, units: u32) -> Result<Option<(u32, u32)>> {
+        for (number, file) in &mut self.files {
+            if let Some((unit, had_place)) = file.take(units)? {
+                self.idle -= u64::from(had_place);
+                return Ok(Some((*number, unit)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Punches free units out, highest files first, until at most `keep` have a place on the device.
+    fn punch_down_to(&mut self, keep: u64) {
+        for file in self.files.values_mut().rev() {
+            while self.idle > keep {
+                match file.punch_one() {
+                    Some(units) => self.idle -= u64::from(units),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// Forgets the highest of the wholly free files if there is another one, and names it.
+    fn remove_spare_file(&mut self) -> Option<u32> {
+        let mut empty = self.files.iter().filter(|(_, f)| f.is_empty()).map(|(n, _)| *n);
+        let (_spare, doomed) = (empty.next()?, empty.next_back()?);
+        let file = self.files.remove(&doomed)?;
+        self.idle -= u64::from(file.idle());
+        Some(doomed)
+    }
+}

@@ -1,0 +1,62 @@
+//! Values in units of their own.
+
+use terrane_base::{Error, Result};
+use terrane_format::checksum::crc;
+use terrane_format::extent::UNIT_BYTES;
+use terrane_format::value_ref::{ValuePiece, ValueRef};
+
+use super::{Alloc, Space, io};
+
+impl Space {
+    /// Writes a value in pieces of units of its own. Not durable before [`Space::sync_value`]. On an error everything
+    /// allocated is free again.
+    pub(crate) fn write_value(&self, id: u64, bytes: &[u8]) -> Result<ValueRef> {
+        let mut value = ValueRef { id, len: bytes.len() as u64, pieces: Vec::new() };
+        match self.write_pieces(&mut value, bytes) {
+            Ok(()) => Ok(value),
+            Err(e) => {
+                self.free_value(&value)?;
+                Err(e)
+            }
+        }
+    }
+
+    fn write_pieces(&self, value: &mut ValueRef, mut bytes: &[u8]) -> Result<()> {
+        for len in ValueRef::piece_lens(value.len) {
+            let (piece, rest) = bytes.split_at(len);
+            let at = self.alloc(len.div_ceil(UNIT_BYTES) as u32)?;
+            let crc = crc(piece);
+            value.pieces.push(ValuePiece { file: at.file, unit: at.unit, units: at.units, crc });
+            self.write(at, 0, piece)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Makes a written value durable.
+    pub(crate) fn sync_value(&self, value: &ValueRef) -> Result<()> {
+        self.sync_files(value.pieces.iter().map(|p| p.file))
+    }
+
+    /// Gives a value's units back, as [`Space::free`].
+    pub(crate) fn free_value(&self, value: &ValueRef) -> Result<()> {
+        value.pieces.iter().try_for_each(|p| self.free(Alloc::of_piece(p)))
+    }
+
+    /// Reads a value and verifies its checksums.
+    pub(crate) fn read_value(&self, value: &ValueRef) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(value.len as usize);
+        for (piece, len) in value.pieces.iter().zip(ValueRef::piece_lens(value.len)) {
+            let at = Alloc::of_piece(piece);
+            let file = self.file(piece.file)?;
+            let read = io::Window::read(&*file, at.offset(), len)?;
+            if crc(read.bytes()) != piece.crc {
+                return Err(Error::corruption(format!("value {} does not match its checksum", value.id))
+                    .with_file(file.path())
+                    .with_offset(at.offset()));
+            }
+            out.extend_from_slice(read.bytes());
+        }
+        Ok(out)
+    }
+}

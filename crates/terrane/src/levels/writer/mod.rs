@@ -1,0 +1,158 @@
+//! Writing sorted blocks as the extents of a run.
+//!
+//! Extents are cut where the next block would no longer fit, but never between versions of one key; a key with more
+//! versions than an extent holds makes a larger extent. Range tombstones belong to the extent between whose cut and the
+//! next they lie; where they are too many for one, extents without blocks take the rest.
+//!
+//! # After a crash
+//! Nothing refers to what was written, so its units are free.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use terrane_base::{Result, Seq};
+use terrane_format::block::FinishedBlock;
+use terrane_format::extent::{BlockHandle, ExtentBuilder, ExtentForm, ExtentMeta};
+use terrane_format::tombstone::RangeTombstones;
+
+use super::space::{Alloc, Space};
+use super::state::Ids;
+
+/// Most fragments of range tombstones that an extent takes beyond the last of its keys.
+const MAX_FRAGMENTS: usize = 4096;
+
+/// Cuts a sorted stream of blocks into extents and writes them.
+#[derive(Debug)]
+pub(crate) struct RunWriter {
+    ids: Arc<Ids>,
+    builder: ExtentBuilder,
+    /// Those behind the last cut.
+    tombstones: RangeTombstones,
+    last_key: Vec<u8>,
+    written: WrittenRun,
+}
+
+impl RunWriter {
+    /// `tombstones` are all range tombstones of the output.
+    pub(crate) fn new(
+        space: Arc<Space>,
+        ids: Arc<Ids>,
+        form: ExtentForm,
+        tombstones: RangeTombstones,
+    ) -> Result<Self> {
+        Ok(RunWriter {
+            ids,
+            builder: ExtentBuilder::new(form)?,
+            tombstones,
+            last_key: Vec::new(),
+            written: WrittenRun { space, extents: Vec::new() },
+        })
+    }
+
+    /// Adds a block, in key order.
+    pub(crate) fn add_block(&mut self, block: FinishedBlock) -> Result<()> {
+        self.cut_before(&block.first_key, block.bytes.len())?;
+        self.last_key.clone_from(&block.last_key);
+        self.builder.add_block(block)
+    }
+
+    /// Adds a block of another extent as it is stored; the caller has verified it.
+    pub(crate) fn add_stored_block(
+        &mut self,
+        first: (&[u8], Seq),
+        last_key: &[u8],
+        handle: &BlockHandle,
+        stored: &[u8],
+        filter: &[u8],
+    ) -> Result<()> {
+        self.cut_before(first.0, stored.len())?;
+        last_key.clone_into(&mut self.last_key);
+        self.builder.add_stored_block(first, last_key, handle, stored, filter)
+    }
+
+    /// Closes the last extent and makes all of them durable.
+    ///
+    /// # Errors
+    /// Those of the medium; everything allocated is free again.
+    pub(crate) fn finish(mut self) -> Result<WrittenRun> {
+        let rest = std::mem::take(&mut self.tombstones);
+        self.close(rest)?;
+        self.written.space.sync_files(self.written.extents.iter().map(|m| m.file))?;
+        Ok(self.written)
+    }
+
+    /// Closes the extent if a block of `bytes` that begins with `key` no longer belongs in it.
+    fn cut_before(&mut self, key: &[u8], bytes: usize) -> Result<()> {
+        debug_assert!(self.builder.blocks() == 0 || self.last_key.as_slice() <= key, "blocks out of order");
+        if self.builder.blocks() > 0 && self.last_key == key {
+            return Ok(());
+        }
+        if self.builder.would_overflow(bytes + key.len()) {
+            let left = self.tombstones.clip(&[], Some(key));
+            self.tombstones = self.tombstones.clip(key, None);
+            self.close(left)?;
+        }
+        Ok(())
+    }
+
+    /// Writes an extent of the blocks added and of `tombstones`, which may need further extents.
+    fn close(&mut self, tombstones: RangeTombstones) -> Result<()> {
+        let keys_end =
+            if self.builder.blocks() > 0 { [&self.last_key, &[0][..]].concat() } else { Vec::new() };
+        let (mut mine, mut rest) = (tombstones, RangeTombstones::default());
+        if mine.fragments().len() > MAX_FRAGMENTS {
+            rest = mine.clip(&keys_end, None);
+            mine = mine.clip(&[], Some(&keys_end));
+        }
+        self.builder.set_tombstones(&mine);
+        self.write()?;
+        for fragments in rest.fragments().chunks(MAX_FRAGMENTS) {
+            let (Some(first), Some(last)) = (fragments.first(), fragments.last()) else { continue };
+            self.builder.set_tombstones(&rest.clip(&first.start, Some(&last.end)));
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
+        if self.builder.is_empty() {
+            return Ok(());
+        }
+        let mut extent = self.builder.finish(self.ids.extent())?;
+        let space = &self.written.space;
+        let at = space.alloc(extent.meta.units)?;
+        (extent.meta.file, extent.meta.unit) = (at.file, at.unit);
+        self.written.extents.push(Arc::new(extent.meta));
+        space.write(at, 0, &extent.bytes)
+    }
+}
+
+/// Extents that nothing refers to yet. Dropped without [`WrittenRun::keep`], their space is free again.
+#[derive(Debug)]
+pub(crate) struct WrittenRun {
+    space: Arc<Space>,
+    extents: Vec<Arc<ExtentMeta>>,
+}
+
+impl WrittenRun {
+    /// The extents in key order; durable.
+    pub(crate) fn extents(&self) -> &[Arc<ExtentMeta>] {
+        &self.extents
+    }
+
+    /// The edit that refers to them is durable, or in doubt: their space is theirs.
+    pub(crate) fn keep(mut self) -> Vec<Arc<ExtentMeta>> {
+        std::mem::take(&mut self.extents)
+    }
+}
+
+impl Drop for WrittenRun {
+    fn drop(&mut self) {
+        for meta in self.extents.drain(..) {
+            let freed = self.space.free(Alloc::of_extent(&meta));
+            debug_assert!(freed.is_ok(), "extent {} owned its space", meta.id);
+        }
+    }
+}
