@@ -75,8 +75,8 @@ impl Inner {
                 let inner = self.clone();
                 match step {
                     Step::Run(job, place) => {
-                        let run = Running { inner, place };
-                        let work = Box::new(move || run.drive(job));
+                        let run = Running { inner, place, job: Some(job) };
+                        let work = Box::new(move || run.drive());
                         self.media.spawn(Pool::Compaction, "compaction task", work);
                     }
                     Step::Probe(device) => {
@@ -148,12 +148,15 @@ impl Inner {
 
 /// An execution under way. Ends when it is dropped, also unused on a machine that has stopped its threads.
 pub(super) struct Running {
+    pub(super) job: Option<Job>,
     pub(super) inner: Arc<Inner>,
     pub(super) place: Place,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Before the execution counts as ended: whoever waits for that relies on the callback.
+        drop(self.job.take());
         self.inner.state.lock().running.remove(&self.place.run);
         self.inner.moved.notify_all();
     }

@@ -18,7 +18,8 @@ type Good = (Output, usize, bool);
 
 impl Running {
     /// Executes the task and calls back.
-    pub(super) fn drive(self, job: Job) {
+    pub(super) fn drive(mut self) {
+        let Some(job) = self.job.take() else { return };
         let started = self.inner.media.now();
         let result = if job.token.is_cancelled() {
             self.leave_unit();

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use terrane_media::real::{RealMedia, RealOptions};
 use terrane_media::sim::SimMedia;
 
 use super::*;
@@ -332,6 +333,46 @@ fn accounting_and_timestamps_are_kept_per_device() {
         (done.output.totals.records_in, done.output.totals.records_out)
     );
     assert_eq!((d.bytes_in, d.bytes_out), (task.bytes(), done.output.bytes()));
+}
+
+#[test]
+fn real_threads_end_every_task_and_a_stopped_machine_leaves_no_callback_behind() {
+    let media = RealMedia::new(RealOptions { compaction_threads: 4, ..RealOptions::default() }).unwrap();
+    let options = SchedulerOptions { mode: Mode::Check, queue_tasks: 3, ..SchedulerOptions::default() };
+    let faulty = |seed| Arc::new(FaultDevice::seeded(CpuDevice::new(2), seed, 80)) as Arc<dyn Device>;
+    let scheduler = Scheduler::new(media.clone(), options, vec![faulty(1), faulty(2)]);
+    let called = Arc::new(AtomicUsize::new(0));
+    let right = Arc::new(AtomicUsize::new(0));
+    let submit = |salt: u64| {
+        let (called, right) = (called.clone(), right.clone());
+        let done = Box::new(move |result: Result<Finished>| {
+            called.fetch_add(1, Ordering::Relaxed);
+            if let Ok(done) = result {
+                assert_right(&rich_task(salt), &done.output);
+                right.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        scheduler.submit(rich_task(salt), done)
+    };
+    std::thread::scope(|s| {
+        for t in 0..2 {
+            let (submit, scheduler) = (&submit, &scheduler);
+            s.spawn(move || {
+                for i in 0..50 {
+                    while submit(t * 50 + i).is_err() {
+                        scheduler.wait_for_room().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    scheduler.wait_idle().unwrap();
+    assert_eq!((called.load(Ordering::Relaxed), right.load(Ordering::Relaxed)), (100, 100));
+
+    let submitted = 100 + (0..7).filter(|i| submit(200 + i).is_ok()).count();
+    media.shutdown();
+    scheduler.close();
+    assert_eq!(called.load(Ordering::Relaxed), submitted);
 }
 
 /// A good device with a name and units.
