@@ -7,12 +7,18 @@ use std::ptr::NonNull;
 
 use crate::SECTOR;
 
+/// Gives dangling pointers the alignment of real ones, so that an empty buffer is as good for direct I/O as any other.
+#[repr(align(4096))]
+struct Sector;
+
+const _: () = assert!(align_of::<Sector>() == SECTOR);
+
 /// A growable byte buffer whose start is aligned to [`SECTOR`] and whose capacity is a multiple of it.
 ///
 /// Growing fills with zeros, and bytes between the length and the capacity are always zero, so that padding a buffer up
 /// to a whole sector ([`AlignedBuf::pad_to`]) never lets old bytes reach a disk.
 pub struct AlignedBuf {
-    /// Dangling while `cap` is zero.
+    /// Dangling, but aligned, while `cap` is zero.
     ptr: NonNull<u8>,
     len: usize,
     /// A multiple of [`SECTOR`].
@@ -27,7 +33,7 @@ unsafe impl Sync for AlignedBuf {}
 impl AlignedBuf {
     /// An empty buffer; allocates nothing.
     pub const fn new() -> Self {
-        AlignedBuf { ptr: NonNull::dangling(), len: 0, cap: 0 }
+        AlignedBuf { ptr: NonNull::<Sector>::dangling().cast(), len: 0, cap: 0 }
     }
 
     /// An empty buffer with room for `capacity` bytes.

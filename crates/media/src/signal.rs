@@ -119,28 +119,38 @@ mod models {
     use terrane_base::sync::atomic::AtomicUsize;
     use terrane_base::sync::{Arc, thread};
 
-    /// Two threads each make a half of the condition true and say so; the waiter must come through. A lost wake-up
-    /// shows as a deadlock.
+    /// `threads` threads each do `steps` parts of the work and say so after each; the waiter must come through. A lost
+    /// wake-up shows as a deadlock.
+    fn wait_for(threads: usize, steps: usize) {
+        // Its tasks run on threads, so waiting blocks; none is started, since none is queued.
+        let media = SimMedia::with_threads(0, &RealOptions::default());
+        let (signal, done) = (Arc::new(Signal::new()), Arc::new(AtomicUsize::new(0)));
+        let work = |_| {
+            let (signal, done) = (signal.clone(), done.clone());
+            thread::spawn(move || {
+                for _ in 0..steps {
+                    done.fetch_add(1, Ordering::Relaxed);
+                    signal.notify_all();
+                }
+            })
+        };
+        let workers: Vec<_> = (0..threads).map(work).collect();
+        let waited = signal.wait_until(&*media, || done.load(Ordering::Relaxed) == threads * steps);
+        assert!(waited.is_ok());
+        for w in workers {
+            assert!(w.join().is_ok());
+        }
+    }
+
     #[test]
-    fn no_wake_up_is_lost() {
-        loom::model(|| {
-            // Its tasks run on threads, so waiting blocks; none is started, since none is queued.
-            let media = SimMedia::with_threads(0, &RealOptions::default());
-            let (signal, done) = (Arc::new(Signal::new()), Arc::new(AtomicUsize::new(0)));
-            let notifiers: Vec<_> = (0..2)
-                .map(|_| {
-                    let (signal, done) = (signal.clone(), done.clone());
-                    thread::spawn(move || {
-                        done.fetch_add(1, Ordering::Relaxed);
-                        signal.notify_all();
-                    })
-                })
-                .collect();
-            let waited = signal.wait_until(&*media, || done.load(Ordering::Relaxed) == 2);
-            assert!(waited.is_ok());
-            for n in notifiers {
-                assert!(n.join().is_ok());
-            }
-        });
+    fn no_wake_up_of_one_notifier_is_lost() {
+        loom::model(|| wait_for(1, 2));
+    }
+
+    #[test]
+    fn no_wake_up_of_two_notifiers_is_lost() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(|| wait_for(2, 1));
     }
 }

@@ -43,6 +43,7 @@ fn transcript(m: &dyn Media, root: &Path) -> Vec<String> {
     note("unaligned length", say(a.write_at(&buf[..10], 0)));
     note("unaligned address", say(a.read_at(&mut buf[8..SECTOR + 8], 0)));
     note("len", say(a.len()));
+    note("write nothing", say(a.write_at(&AlignedBuf::new(), 0)));
     note("sync", say(a.sync()));
     note("read hole", say(a.read_at(&mut buf, 0)));
     note("is", format!("{:?}", (buf[0], buf[SECTOR - 1], buf[SECTOR])));
@@ -78,6 +79,7 @@ fn transcript(m: &dyn Media, root: &Path) -> Vec<String> {
     note("rename", say(m.rename(&p("x/b"), &p("c"))));
     note("rename over", say(m.rename(&p("c"), &p("a"))));
     note("old handle", say(a.len()));
+    note("exists below a file", say(m.exists(&p("a/b"))));
     note("exists", format!("{:?}", ["a", "c", "x", "x/b"].map(|n| m.exists(&p(n)).unwrap())));
     note("remove", say(m.remove_file(&p("a"))));
     note("remove again", say(m.remove_file(&p("a"))));

@@ -39,8 +39,11 @@ impl SimMedia {
         if kind != OpKind::Store
             && let Some(fault) = s.fault.as_mut().and_then(|f| f.check(kind, path))
         {
-            s.fail(&effect, fault);
-            return Err(fault_error(fault, kind, path));
+            if fault != Fault::BitFlip {
+                s.fail(&effect, fault);
+                return Err(fault_error(fault, kind, path));
+            }
+            effect = s.with_flipped_bit(effect);
         }
         s.apply(&effect).map_err(|e| io_error(e, doing(kind), path))
     }
@@ -98,6 +101,17 @@ impl State {
         Ok(())
     }
 
+    /// A write that goes wrong unnoticed.
+    fn with_flipped_bit(&mut self, effect: Effect) -> Effect {
+        match effect {
+            Effect::Content(id, Change::Write(offset, data)) => {
+                let bit = self.rng.below(data.len() * 8);
+                Effect::Content(id, Change::Write(offset, data.with_flipped_bit(bit)))
+            }
+            other => other,
+        }
+    }
+
     /// What a failed call leaves behind.
     fn fail(&mut self, effect: &Effect, fault: Fault) {
         let seed = self.rng.next();
@@ -116,7 +130,7 @@ impl State {
 
 pub(super) fn fault_error(fault: Fault, kind: OpKind, path: &Path) -> Error {
     let source = match fault {
-        Fault::Io => io::Error::other("input/output error (injected)"),
+        Fault::Io | Fault::BitFlip => io::Error::other("input/output error (injected)"),
         Fault::NoSpace => io::ErrorKind::StorageFull.into(),
         Fault::Short => io::Error::other("short transfer (injected)"),
     };

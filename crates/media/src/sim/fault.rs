@@ -15,6 +15,8 @@ pub enum Fault {
     NoSpace,
     /// A read or write does a seeded part of its work, then fails with `EIO`. As [`Fault::Io`] for other calls.
     Short,
+    /// A read or write succeeds with one seeded bit the wrong way round. Other calls are not concerned.
+    BitFlip,
 }
 
 /// Which calls fail.
@@ -81,7 +83,8 @@ impl FaultPlan {
 
     /// Counts a call in; says whether and how it fails.
     pub(super) fn check(&mut self, kind: OpKind, path: &Path) -> Option<Fault> {
-        let concerned = self.kinds.as_ref().is_none_or(|k| k.contains(&kind))
+        let concerned = (self.fault != Fault::BitFlip || matches!(kind, OpKind::Read | OpKind::Write))
+            && self.kinds.as_ref().is_none_or(|k| k.contains(&kind))
             && self.files.as_ref().is_none_or(|prefix| {
                 path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(prefix.as_str()))
             });

@@ -9,7 +9,7 @@ use terrane_base::{Error, Result};
 use super::call::fault_error;
 use super::disk::{self, Disk, Effect};
 use super::fault::Fault;
-use super::inode::Change;
+use super::inode::{Change, flip};
 use super::{OpKind, SimMedia};
 use crate::error::{check_alignment, check_region, short_file};
 use crate::{File, LockGuard, OpenMode, Region, SECTOR};
@@ -180,17 +180,21 @@ impl SimMedia {
         let wanted = buf.len();
         let Some(file) = s.disk.inode(inode) else { return Err(short_file(path, offset, wanted, 0)) };
         let end = offset.checked_add(wanted as u64).filter(|end| *end <= file.len());
-        if end.is_none() && fault.is_none() {
+        if end.is_none() && matches!(fault, None | Some(Fault::BitFlip)) {
             return Err(short_file(path, offset, wanted, file.len()));
         }
         let part = match fault {
-            None => wanted,
+            None | Some(Fault::BitFlip) => wanted,
             Some(Fault::Short) => wanted / 2,
-            Some(_) => 0,
+            Some(Fault::Io | Fault::NoSpace) => 0,
         };
         file.current().read(offset, &mut buf[..part]);
         match fault {
             None => Ok(()),
+            Some(Fault::BitFlip) => {
+                flip(buf, s.rng.below(wanted as u64 * 8));
+                Ok(())
+            }
             Some(fault) => Err(fault_error(fault, OpKind::Read, path).with_offset(offset)),
         }
     }

@@ -44,6 +44,16 @@ impl Data {
         }
     }
 
+    /// The same with one bit the other way round.
+    pub(super) fn with_flipped_bit(&self, bit: u64) -> Self {
+        let mut bytes = match self {
+            Data::Bytes(b) => b.to_vec(),
+            Data::Zeros(n) => vec![0; *n as usize],
+        };
+        flip(&mut bytes, bit);
+        Data::of(&bytes)
+    }
+
     fn put(&self, pages: &mut Pages, offset: u64) {
         match self {
             Data::Bytes(b) => pages.write(offset, b),
@@ -189,7 +199,7 @@ impl Inode {
         for pages in [&mut self.current, &mut self.durable] {
             let mut byte = [0];
             pages.read(bit / 8, &mut byte);
-            byte[0] ^= 1 << (bit % 8);
+            flip(&mut byte, bit % 8);
             pages.write(bit / 8, &byte);
         }
     }
@@ -250,6 +260,13 @@ impl Inode {
                 }
             }
         }
+    }
+}
+
+/// Turns one bit over, if there is such a bit.
+pub(super) fn flip(bytes: &mut [u8], bit: u64) {
+    if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
+        *byte ^= 1 << (bit % 8);
     }
 }
 

@@ -66,8 +66,8 @@ impl Media for SimMedia {
     fn exists(&self, path: &Path) -> Result<bool> {
         self.look(OpKind::Look, path, |s| match s.disk.names.resolve(path) {
             Ok(_) => Ok(true),
-            Err(PathError::Unusable) => Err(path_error(PathError::Unusable, "look-up", path)),
-            Err(_) => Ok(false),
+            Err(PathError::Missing) => Ok(false),
+            Err(e) => Err(path_error(e, "look-up", path)),
         })
     }
 

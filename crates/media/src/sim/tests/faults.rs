@@ -136,3 +136,23 @@ fn a_flipped_bit_reads_back_flipped_and_survives_crashes() {
     assert!(m.flip_bit(&path("a"), 80).is_err());
     assert!(m.flip_bit(&path("b"), 0).is_err());
 }
+
+#[test]
+fn one_bit_may_go_wrong_in_a_read_or_a_write_that_succeeds() {
+    let ones = |bytes: &[u8]| bytes.iter().map(|b| b.count_ones()).sum::<u32>();
+    let m = machine(1);
+    let f = create_durably(&m, "a", &[0; 1000]);
+    m.set_fault(Some(FaultPlan::nth(0, Fault::BitFlip)));
+    f.sync().unwrap();
+    let mut buf = [0; 1000];
+    f.read_at(&mut buf, 0).unwrap();
+    assert_eq!(ones(&buf), 1);
+    assert_eq!(ones(&content(&m, "a").unwrap()), 0, "only that read was wrong");
+
+    m.set_fault(Some(FaultPlan::nth(0, Fault::BitFlip)));
+    f.write_at(&[0; 500], 100).unwrap();
+    f.sync().unwrap();
+    let after = m.image().crash(CrashKind::PowerLost, 0);
+    let stored = content(&after, "a").unwrap();
+    assert_eq!((ones(&stored), ones(&stored[100..600])), (1, 1));
+}
