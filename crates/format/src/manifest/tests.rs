@@ -1,1 +1,167 @@
+use std::sync::Arc;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+use terrane_base::{ErrorKind, ExtentId, SubtableId};
+
+use super::*;
+use crate::extent::{ExtentMeta, Section};
+use crate::value_ref::{ValuePiece, ValueRef};
+
+fn meta(id: u64) -> ExtentMeta {
+    ExtentMeta {
+        id: ExtentId(id),
+        file: 3,
+        unit: 70,
+        units: 32,
+        index: Section { offset: 5000, len: 300, crc: 1 },
+        filter: Section { offset: 4096, len: 904, crc: 2 },
+        footer: Section { offset: 5300, len: 60, crc: 3 },
+        rows: 900,
+        deletes: 7,
+        blocks: 4,
+        data_bytes: 4096,
+        raw_bytes: 9000,
+        min_seq: 10,
+        max_seq: 4000,
+        global_seq: None,
+        lo: b"b".to_vec(),
+        hi: b"m\0".to_vec(),
+        has_tombstones: true,
+        value_refs: false,
+    }
+}
+
+fn edits() -> Vec<Edit> {
+    let t = SubtableId(9);
+    let add = |lo: &[u8], hi: &[u8]| Edit::AddRef {
+        subtable: t,
+        level: 1,
+        run: 0,
+        lo: lo.to_vec(),
+        hi: hi.to_vec(),
+        extent: Arc::new(meta(77)),
+    };
+    let piece = ValuePiece { file: 1, unit: 2, units: 3, crc: 4 };
+    vec![
+        Edit::CreateSubtable { id: t, name: "größe".into(), options: vec![1, 2, 3], lsn: 4096 },
+        Edit::SetOptions { id: t, options: vec![] },
+        add(b"b", b"m\0"),
+        add(b"c", b"d"),
+        Edit::RemoveRef { subtable: t, level: 0, run: 1 << 40, extent: ExtentId(5), lo: vec![0; 300] },
+        Edit::Persisted { subtable: t, lsn: 1 << 50 },
+        Edit::AddValue { subtable: t, value: ValueRef { id: 8, len: 150_000, pieces: vec![piece] } },
+        Edit::RemoveValue { subtable: t, id: 8 },
+        Edit::Log(LogPosition { generation: 2, first_lsn: 3, durable_lsn: 4, clean: true }),
+        Edit::NextIds(NextIds { extent: 1, file: 2, subtable: 3, value: 4, run: 5 }),
+        Edit::DropSubtable { id: t, lsn: 1 },
+        Edit::CheckpointEnd,
+    ]
+}
+
+fn decode(salt: u64, bytes: &[u8]) -> Option<(u64, Vec<Edit>, usize)> {
+    match read_frame(salt, bytes).unwrap()? {
+        Frame::Group { number, edits, len } => Some((number, edits.decode().unwrap(), len)),
+        Frame::Seal { number } => Some((number, Vec::new(), PAGE)),
+    }
+}
+
+#[test]
+fn a_group_of_every_edit_round_trips() {
+    let frame = encode_group(5, 42, &edits()).unwrap();
+    assert_eq!(frame.len() % PAGE, 0);
+    assert_eq!(frame_span(&frame), Some(frame.len()));
+    assert_eq!(decode(5, &frame), Some((42, edits(), frame.len())));
+    let seal = encode_seal(5, 43);
+    assert_eq!(decode(5, &seal), Some((43, Vec::new(), PAGE)));
+}
+
+#[test]
+fn the_first_version_is_pinned() {
+    let frame = encode_group(
+        0x1122_3344_5566_7788,
+        3,
+        &[
+            Edit::CreateSubtable { id: SubtableId(1), name: "t".into(), options: vec![9], lsn: 300 },
+            Edit::Log(LogPosition { generation: 1, first_lsn: 2, durable_lsn: 3, clean: true }),
+            Edit::NextIds(NextIds { extent: 1, file: 2, subtable: 3, value: 4, run: 5 }),
+            Edit::RemoveValue { subtable: SubtableId(1), id: 7 },
+            Edit::CheckpointEnd,
+        ],
+    )
+    .unwrap();
+    let payload = [
+        1, 7, 1, 1, b't', 1, 9, 0xac, 2, // create subtable
+        9, 4, 1, 2, 3, 1, // log
+        10, 5, 1, 2, 3, 4, 5, // next ids
+        8, 2, 1, 7, // remove value
+        11, 0, // end of checkpoint
+    ];
+    assert_eq!(frame[..4], *b"TMFG");
+    assert_eq!(frame[4..8], [1, 0, 0, 0]);
+    assert_eq!(frame[8..16], 3u64.to_le_bytes());
+    assert_eq!(frame[16..20], (payload.len() as u32).to_le_bytes());
+    assert_eq!(frame[20..24], 5u32.to_le_bytes());
+    assert_eq!(frame[28..28 + payload.len()], payload);
+    let mut covered = 0x1122_3344_5566_7788u64.to_le_bytes().to_vec();
+    covered.extend_from_slice(&frame[..24]);
+    covered.extend_from_slice(&payload);
+    assert_eq!(frame[24..28], crate::checksum::crc(&covered).to_le_bytes());
+
+    let header = ManifestHeader { uuid: [7; 16], number: 2, salt: 3 };
+    let page = header.encode();
+    assert_eq!(page[..12], *b"TRNMANI\0\x01\0\0\0");
+    assert_eq!(page[12..28], [7; 16]);
+    assert_eq!(page[28..44], [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(ManifestHeader::decode(&page).unwrap(), header);
+}
+
+#[test]
+fn frames_of_other_files_and_damaged_ones_are_none() {
+    let frame = encode_group(5, 42, &edits()).unwrap();
+    assert_eq!(decode(6, &frame), None, "another file's salt");
+    let used = 28 + u32::from_le_bytes(frame[16..20].try_into().unwrap()) as usize;
+    for bit in 0..used * 8 {
+        let mut b = frame.clone();
+        b[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(decode(5, &b), None, "bit {bit}");
+    }
+    for len in 0..used {
+        assert_eq!(decode(5, &frame[..len]), None, "cut at {len}");
+    }
+    let header = ManifestHeader { uuid: [7; 16], number: 2, salt: 3 }.encode();
+    for bit in 0..48 * 8 {
+        let mut b = header.clone();
+        b[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(ManifestHeader::decode(&b).unwrap_err().kind(), ErrorKind::Corruption, "bit {bit}");
+    }
+}
+
+#[test]
+fn an_unknown_edit_is_newer_and_surplus_bytes_are_corruption() {
+    let kind = |bytes: &[u8]| Edit::decode(&mut crate::codec::Reader::new(bytes)).unwrap_err().kind();
+    assert_eq!(kind(&[200, 0]), ErrorKind::NewerFormat);
+    assert_eq!(kind(&[11, 1, 0]), ErrorKind::Corruption);
+    assert_eq!(kind(&[3, 2, 1, 0x80]), ErrorKind::Corruption);
+    assert_eq!(kind(&[9, 4, 1, 2, 3, 2]), ErrorKind::Corruption, "2 is not a flag");
+}
+
+proptest! {
+    #[test]
+    fn decoders_survive_any_bytes(tag in 0u8..14, body in vec(any::<u8>(), 0..200)) {
+        let mut edit = vec![tag];
+        crate::codec::put_bytes(&mut edit, &body);
+        if let Ok(e) = Edit::decode(&mut crate::codec::Reader::new(&edit)) {
+            let mut again = Vec::new();
+            e.encode(&mut again);
+            prop_assert_eq!(Edit::decode(&mut crate::codec::Reader::new(&again)).unwrap(), e);
+        }
+        let _ = Edit::decode(&mut crate::codec::Reader::new(&body));
+        let _ = read_frame(0, &body);
+        let _ = ManifestHeader::decode(&body);
+        let _ = frame_span(&body);
+        let _ = crate::superblock::Superblock::decode(&body);
+        let _ = crate::options::SubtableOptionsRecord::decode(&body);
+        let _ = crate::data_file::DataFileHeader::decode(&body);
+    }
+}

@@ -31,6 +31,8 @@ pub(crate) mod poison;
 pub(crate) mod run;
 pub(crate) mod space;
 pub(crate) mod state;
+#[cfg(test)]
+mod testkit;
 pub(crate) mod version;
 pub(crate) mod writer;
 

@@ -1,0 +1,111 @@
+//! What the tests of this room share.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use terrane_base::{ExtentId, SubtableId};
+use terrane_format::extent::{ExtentMeta, Section};
+use terrane_format::manifest::Edit;
+use terrane_media::sim::{CrashKind, Image, SimMedia};
+use terrane_media::{Media, OpenMode};
+
+use super::{Extent, Reclaimer};
+
+pub(super) const T: SubtableId = SubtableId(1);
+pub(super) const UUID: [u8; 16] = [7; 16];
+
+pub(super) fn dir() -> &'static Path {
+    Path::new("/db")
+}
+
+/// A machine with an empty, durable database directory.
+pub(super) fn machine(seed: u64) -> Arc<SimMedia> {
+    let media = SimMedia::new(seed);
+    media.create_dir_all(dir()).unwrap();
+    media.sync_dir(Path::new("/")).unwrap();
+    media
+}
+
+pub(super) fn meta(id: u64, lo: &str, hi: &str) -> Arc<ExtentMeta> {
+    Arc::new(ExtentMeta {
+        id: ExtentId(id),
+        file: 1,
+        unit: id as u32 * 2,
+        units: 2,
+        index: Section { offset: 10, len: 10, crc: 1 },
+        filter: Section::default(),
+        footer: Section { offset: 20, len: 10, crc: 3 },
+        rows: 10,
+        deletes: 1,
+        blocks: 1,
+        data_bytes: 10,
+        raw_bytes: 10,
+        min_seq: 1,
+        max_seq: 2,
+        global_seq: None,
+        lo: lo.into(),
+        hi: hi.into(),
+        has_tombstones: false,
+        value_refs: false,
+    })
+}
+
+/// An extent that cannot be read.
+pub(super) fn extent(meta: Arc<ExtentMeta>, reclaimer: &Arc<Reclaimer>) -> Arc<Extent> {
+    let media = SimMedia::new(0);
+    let path = PathBuf::from("/file");
+    let file = media.open(&path, OpenMode::CREATE_DIRECT).unwrap();
+    Extent::new(meta, file, "t".into(), reclaimer.clone())
+}
+
+pub(super) fn create(id: u32, name: &str) -> Edit {
+    Edit::CreateSubtable { id: SubtableId(id), name: name.into(), options: vec![1], lsn: 4096 }
+}
+
+pub(super) fn add(level: u8, run: u64, meta: &Arc<ExtentMeta>) -> Edit {
+    let (lo, hi) = (meta.lo.clone(), meta.hi.clone());
+    Edit::AddRef { subtable: T, level, run, lo, hi, extent: meta.clone() }
+}
+
+pub(super) fn remove(level: u8, run: u64, meta: &Arc<ExtentMeta>) -> Edit {
+    Edit::RemoveRef { subtable: T, level, run, extent: meta.id, lo: meta.lo.clone() }
+}
+
+/// Pictures of a machine before each of its calls, each with how many steps had been acknowledged.
+#[derive(Clone, Default)]
+pub(super) struct Film {
+    frames: Arc<Mutex<Vec<(Image, usize, String)>>>,
+    acknowledged: Arc<AtomicUsize>,
+}
+
+impl Film {
+    /// Films what `media` does from now on.
+    pub(super) fn of(media: &Arc<SimMedia>) -> Film {
+        let film = Film::default();
+        let f = film.clone();
+        media.on_op(Some(Arc::new(move |m, op| {
+            let label = format!("call {} {:?} {}", op.index, op.kind, op.path.display());
+            f.frames.lock().push((m.image(), f.acknowledged.load(Ordering::Relaxed), label));
+        })));
+        film
+    }
+
+    /// One more step is acknowledged.
+    pub(super) fn acknowledge(&self) {
+        self.acknowledged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Every machine that may come up after a crash at any moment, with the number of acknowledged steps.
+    pub(super) fn crashes(&self, seeds: u64, mut check: impl FnMut(Arc<SimMedia>, usize, &str)) {
+        for (image, acknowledged, label) in self.frames.lock().iter() {
+            for kind in CrashKind::ALL {
+                let seeded = matches!(kind, CrashKind::PowerTorn | CrashKind::ProcessTorn);
+                for seed in 0..if seeded { seeds } else { 1 } {
+                    check(image.crash(kind, seed), *acknowledged, &format!("{label}, {kind:?}, seed {seed}"));
+                }
+            }
+        }
+    }
+}
