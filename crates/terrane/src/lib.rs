@@ -1,12 +1,53 @@
 //! Terrane: a transactional key-value storage engine for fast storage and many cores.
+//!
+//! A *database* is a directory that holds *subtables*: ordered maps from byte strings to byte strings. Batches change
+//! several subtables atomically; snapshots see all of them at one moment; commits survive the death of the process, or a
+//! power failure if asked for.
+//!
+//! ```
+//! use terrane::{Db, Options, ReadOptions, SubtableOptions};
+//!
+//! # fn main() -> terrane::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! let db = Db::open(dir.path(), Options::new())?;
+//! let planets = db.create_subtable("planets", SubtableOptions::new())?;
+//! planets.put(b"mars", b"red")?;
+//! planets.put(b"neptune", b"blue")?;
+//!
+//! for record in planets.range(ReadOptions::new().prefix(b"m"))? {
+//!     let (key, value) = record?;
+//!     assert_eq!((&key[..], &value[..]), (&b"mars"[..], &b"red"[..]));
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod check;
+mod compact;
 mod db;
 mod levels;
 mod log;
 mod memtable;
+mod options;
 mod read;
 mod recovery;
 mod tombstone;
+
+pub use batch::WriteBatch;
+pub use check::{CheckReport, Progress};
+pub use db::Db;
+pub use db::commit::PendingCommit;
+pub use db::snapshot::Snapshot;
+pub use db::stats::{LevelStats, Stats, SubtableStats};
+pub use db::subtable::Subtable;
+#[doc(hidden)]
+pub use options::Tuning;
+pub use options::{CompactionMode, Compression, Durability, IndexKind, Options, SubtableOptions};
+pub use read::iter::{Cursor, KeyValue, Range, ReadOptions};
+pub use read::resume::{BlockRequest, FetchedBlock, Lookup, LookupStep};
+pub use terrane_base::{Error, ErrorKind, Lsn, Result, Seq, Waiter, metrics};
+pub use terrane_format::tuple;
+pub use terrane_media as media;

@@ -1,1 +1,231 @@
-//! (being written)
+//! The database: opening, subtables, writing, closing.
+
+pub(crate) mod background;
+pub(crate) mod commit;
+pub(crate) mod engine;
+pub(crate) mod flush;
+pub(crate) mod freeze;
+pub(crate) mod pacing;
+pub(crate) mod schema;
+pub(crate) mod snapshot;
+pub(crate) mod stats;
+pub(crate) mod subtable;
+pub(crate) mod table;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane_base::{Error, ErrorKind, Result, Seq};
+use terrane_media::Media;
+use terrane_media::real::{RealMedia, RealOptions};
+
+use crate::batch::WriteBatch;
+use crate::check::{CheckReport, Progress};
+use crate::db::commit::PendingCommit;
+use crate::db::engine::Engine;
+use crate::db::snapshot::Snapshot;
+use crate::db::stats::Stats;
+use crate::db::subtable::Subtable;
+use crate::options::{Durability, Options, SubtableOptions};
+use crate::recovery;
+
+/// An open database: a directory with subtables. Cloning the handle is cheap and shares it; any number of threads may
+/// use it. The database closes cleanly when [`Db::close`] is called or the last handle goes.
+///
+/// ```
+/// use terrane::{Db, Durability, Options, SubtableOptions, WriteBatch};
+///
+/// # fn main() -> terrane::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let db = Db::open(dir.path(), Options::new())?;
+/// let users = db.create_subtable("users", SubtableOptions::new())?;
+/// let mails = db.create_subtable("mails", SubtableOptions::new())?;
+///
+/// let mut batch = WriteBatch::new();
+/// batch.put(&users, b"ada", b"1815")?;
+/// batch.put(&mails, b"ada/1", b"hello")?;
+/// db.write(batch, Durability::Sync)?;
+///
+/// assert_eq!(users.get(b"ada")?.as_deref(), Some(&b"1815"[..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Db {
+    engine: Arc<Engine>,
+    _closer: Arc<Closer>,
+}
+
+/// Closes the database when the last [`Db`] goes.
+#[derive(Debug)]
+struct Closer(Arc<Engine>);
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        // Whoever cares about the outcome calls `close`; everything acknowledged is safe either way.
+        let _ = self.0.close();
+    }
+}
+
+impl Db {
+    /// Opens the database in directory `dir`, creating it if allowed, and recovers what a crash left behind.
+    ///
+    /// Time: proportional to the log that was not yet written out (bounded by the log budget), not to the data.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] if it is open already, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
+    /// [`ErrorKind::Corruption`], [`ErrorKind::NewerFormat`], [`ErrorKind::InvalidArgument`], I/O errors.
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
+        options.check()?;
+        let compaction_threads = options.compaction_jobs();
+        let media = RealMedia::new(RealOptions {
+            log_threads: 1,
+            flush_threads: compaction_threads + 1,
+            compaction_threads,
+        })?;
+        let db = Self::open_on(media, dir, options)?;
+        db.engine.owns_media.store(true, std::sync::atomic::Ordering::Release);
+        Ok(db)
+    }
+
+    /// As [`Db::open`], on a machine of the caller's: how tests open a database on a simulated one.
+    ///
+    /// # Errors
+    /// As for [`Db::open`].
+    pub fn open_on(media: Arc<dyn Media>, dir: impl AsRef<Path>, options: Options) -> Result<Db> {
+        options.check()?;
+        let engine = recovery::open(media, dir.as_ref(), options)?;
+        Ok(Db { _closer: Arc::new(Closer(engine.clone())), engine })
+    }
+
+    /// Removes the database in `dir` and the directory, if nothing else is in it. Files that are not a database's are
+    /// left alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] if it is open, [`ErrorKind::NotFound`] if `dir` holds no database, I/O errors.
+    pub fn destroy(dir: impl AsRef<Path>) -> Result<()> {
+        let media = RealMedia::new(RealOptions::default())?;
+        recovery::destroy(&*media, dir.as_ref())
+    }
+
+    /// Creates a subtable; durable when it returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::InvalidArgument`] for a bad name (1 to 255 bytes) or options, and
+    /// what writing the manifest can fail with.
+    pub fn create_subtable(&self, name: &str, options: SubtableOptions) -> Result<Subtable> {
+        let table = self.engine.create_subtable(name, options)?;
+        Ok(Subtable::new(self.engine.clone(), table))
+    }
+
+    /// The subtable of this name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn subtable(&self, name: &str) -> Result<Subtable> {
+        match self.engine.tables.load().by_name(name) {
+            Some(t) => Ok(Subtable::new(self.engine.clone(), t.clone())),
+            None => Err(Error::new(ErrorKind::NotFound, format!("there is no subtable {name:?}"))
+                .with_file(&self.engine.dir)),
+        }
+    }
+
+    /// The subtable of this name, created with `options` if there is none.
+    ///
+    /// # Errors
+    /// As for [`Db::create_subtable`].
+    pub fn subtable_or_create(&self, name: &str, options: SubtableOptions) -> Result<Subtable> {
+        match self.subtable(name) {
+            Err(e) if e.kind() == ErrorKind::NotFound => match self.create_subtable(name, options) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => self.subtable(name),
+                other => other,
+            },
+            other => other,
+        }
+    }
+
+    /// The names of all subtables, sorted.
+    pub fn subtables(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.engine.tables.load().all().map(|t| t.name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// Drops a subtable with all it holds; durable when it returns. Open cursors go on to their end, handles fail with
+    /// [`ErrorKind::SubtableDropped`]; space comes back as the last cursor goes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], and what writing the manifest can fail with.
+    pub fn drop_subtable(&self, name: &str) -> Result<()> {
+        self.engine.drop_subtable(name)
+    }
+
+    /// Commits a batch and returns its sequence once it has the durability asked for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfSpace`], [`ErrorKind::SubtableDropped`],
+    /// [`ErrorKind::Poisoned`], [`ErrorKind::Closed`], I/O errors. Nothing of the batch is visible then; after an error
+    /// of a flush it may still be found after a restart.
+    pub fn write(&self, batch: WriteBatch, durability: Durability) -> Result<Seq> {
+        self.engine.commit(batch, durability)
+    }
+
+    /// Commits a batch without waiting for its outcome; see [`PendingCommit`].
+    ///
+    /// # Errors
+    /// As for [`Db::write`], as far as they are known at once.
+    pub fn submit(&self, batch: WriteBatch, durability: Durability) -> Result<PendingCommit> {
+        self.engine.submit(batch, durability)
+    }
+
+    /// Makes everything committed so far survive a power failure.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Poisoned`], I/O errors.
+    pub fn sync(&self) -> Result<()> {
+        self.engine.commit(WriteBatch::new(), Durability::Sync).map(|_| ())
+    }
+
+    /// A picture of the whole database at this moment.
+    pub fn snapshot(&self) -> Snapshot {
+        let guard = self.engine.snapshots.register(|| self.engine.visible());
+        Snapshot { guard, database: self.engine.database }
+    }
+
+    /// Figures about the database.
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// Reads everything and verifies every checksum and invariant. Goes on after damage and lists all it finds.
+    /// `progress` is called now and then; return `false` from it to stop early.
+    ///
+    /// # Errors
+    /// Only what keeps the check itself from running; damage is in the report.
+    pub fn check(&self, progress: impl FnMut(Progress) -> bool) -> Result<CheckReport> {
+        crate::check::check(&self.engine, progress)
+    }
+
+    /// Waits until no flush and no compaction is queued or running.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`].
+    pub fn wait_idle(&self) -> Result<()> {
+        self.engine.wait_idle()
+    }
+
+    /// The largest batch that can be committed, in bytes of encoded operations, large values apart.
+    pub fn max_batch_bytes(&self) -> u64 {
+        self.engine.options.max_batch_bytes()
+    }
+
+    /// Closes the database: waits for background work in progress, makes the log durable and notes a clean end, so that
+    /// the next opening has little to do. Handles that are left fail with [`ErrorKind::Closed`] on writes.
+    ///
+    /// # Errors
+    /// What the last flush failed with. Everything acknowledged before is as safe as it was.
+    pub fn close(self) -> Result<()> {
+        self.engine.close()
+    }
+}

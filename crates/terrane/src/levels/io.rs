@@ -1,7 +1,7 @@
 //! Reads and writes of any length and offset over files that want whole aligned sectors.
 
 use terrane_base::Result;
-use terrane_media::{AlignedBuf, File, SECTOR};
+use terrane_media::{AlignedBuf, File, ReadRequest, SECTOR};
 
 /// The `len` bytes at `offset`, read in one call.
 pub(super) fn read(file: &dyn File, offset: u64, len: usize) -> Result<Vec<u8>> {
@@ -9,23 +9,36 @@ pub(super) fn read(file: &dyn File, offset: u64, len: usize) -> Result<Vec<u8>> 
 }
 
 /// Bytes read from a file, with what alignment brought along.
-pub(super) struct Window {
+#[derive(Debug)]
+pub(crate) struct Window {
     buf: AlignedBuf,
+    at: u64,
     skip: usize,
     len: usize,
 }
 
 impl Window {
+    /// Room for the `len` bytes at `offset`.
+    pub(super) fn prepare(offset: u64, len: usize) -> Self {
+        let skip = (offset % SECTOR as u64) as usize;
+        let buf = AlignedBuf::zeroed((skip + len).next_multiple_of(SECTOR));
+        Window { buf, at: offset - skip as u64, skip, len }
+    }
+
     /// Reads the `len` bytes at `offset`.
     pub(super) fn read(file: &dyn File, offset: u64, len: usize) -> Result<Self> {
-        let skip = (offset % SECTOR as u64) as usize;
-        let mut buf = AlignedBuf::zeroed((skip + len).next_multiple_of(SECTOR));
-        file.read_at(&mut buf, offset - skip as u64)?;
-        Ok(Window { buf, skip, len })
+        let mut this = Self::prepare(offset, len);
+        file.read_at(&mut this.buf, this.at)?;
+        Ok(this)
+    }
+
+    /// The request that fills a prepared window.
+    pub(crate) fn request<'a>(&'a mut self, file: &'a dyn File) -> ReadRequest<'a> {
+        ReadRequest { file, offset: self.at, buf: &mut self.buf }
     }
 
     /// The bytes asked for.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf[self.skip..self.skip + self.len]
     }
 }

@@ -21,8 +21,6 @@
 //! After a failed flush the shared [`poison::Poison`] is set: nothing is allocated or appended any more, so that space
 //! whose owner is in doubt is not written to again until the database is reopened.
 
-#![allow(dead_code, unused_imports, reason = "the engine above is being built")]
-
 pub(crate) mod extent;
 mod io;
 pub(crate) mod manifest;
@@ -36,11 +34,12 @@ mod testkit;
 pub(crate) mod version;
 pub(crate) mod writer;
 
-pub(crate) use extent::{Extent, Reclaimed, Reclaimer};
+pub(crate) use extent::{Extent, Reclaimer};
+pub(crate) use io::Window;
 pub(crate) use manifest::ManifestStore;
 pub(crate) use poison::Poison;
 pub(crate) use run::{ExtentRef, Run};
-pub(crate) use space::{Alloc, Space, SpaceOptions, SpaceStats, Survey};
-pub(crate) use state::{DbState, Ids, RefState, SubtableState};
-pub(crate) use version::{Applied, RefKey, Version, VersionEdit};
+pub(crate) use space::{Space, SpaceOptions, Survey};
+pub(crate) use state::{DbState, Ids};
+pub(crate) use version::{RefKey, Version, VersionEdit};
 pub(crate) use writer::{RunWriter, WrittenRun};

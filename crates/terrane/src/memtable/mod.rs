@@ -1,1 +1,126 @@
-//! (being written)
+//! A memtable: the newest records of one subtable, in memory, ordered by key.
+//!
+//! A subtable has one *active* memtable, which takes writes, and any number of *frozen* ones, which wait to be written
+//! out. Records live in a DRAM arena that the index points into; range tombstones stand beside it.
+//!
+//! # Invariants
+//! A memtable holds exactly the records of its subtable whose LSN lies in `[start, end)`; `end` is unknown while it is
+//! active. Which memtable a commit writes to is decided by the *generation* that its reservation carries (see
+//! `db::freeze`), so the bounds are exact although writers never wait for a freeze.
+//!
+//! # Concurrency
+//! Any number of writers and readers. Records become visible to a snapshot by their sequence, not by being inserted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use terrane_base::{Lsn, MemoryBudget, Result, Seq};
+use terrane_format::Kind;
+use terrane_format::value_ref::ValueRef;
+use terrane_memindex::MemIndex;
+
+use crate::options::IndexKind;
+use crate::tombstone::MemTombstones;
+
+/// See the module's head.
+pub(crate) struct Memtable {
+    pub(crate) index: MemIndex,
+    pub(crate) tombstones: MemTombstones,
+    /// Commits of this generation and later ones (until the next memtable's) write here.
+    pub(crate) generation: u64,
+    /// LSN of the first record inserted, `u64::MAX` while empty.
+    first_record: AtomicU64,
+    /// First LSN that is *not* in this memtable; `u64::MAX` while active.
+    end: AtomicU64,
+    /// Deletions among the records.
+    deletes: AtomicU64,
+    /// Large values that records of this memtable refer to.
+    values: Mutex<Vec<ValueRef>>,
+}
+
+impl std::fmt::Debug for Memtable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memtable")
+            .field("generation", &self.generation)
+            .field("records", &self.index.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Memtable {
+    pub(crate) fn new(kind: IndexKind, generation: u64, budget: MemoryBudget) -> Self {
+        let kind = match kind {
+            IndexKind::Art => terrane_memindex::IndexKind::Art,
+            IndexKind::Skiplist => terrane_memindex::IndexKind::Skiplist,
+        };
+        Memtable {
+            index: MemIndex::new(kind, budget),
+            tombstones: MemTombstones::default(),
+            generation,
+            first_record: AtomicU64::new(u64::MAX),
+            end: AtomicU64::new(u64::MAX),
+            deletes: AtomicU64::new(0),
+            values: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Adds one operation of the batch entry at `lsn`.
+    pub(crate) fn insert(&self, lsn: Lsn, seq: Seq, kind: Kind, key: &[u8], value: &[u8]) -> Result<()> {
+        // Only the first writers pay for the read-modify-write: LSNs grow.
+        if lsn < self.first_record.load(Ordering::Relaxed) {
+            self.first_record.fetch_min(lsn, Ordering::AcqRel);
+        }
+        match kind {
+            Kind::RangeDelete => self.tombstones.insert(key, value, seq),
+            _ => self.index.insert(key, seq, kind as u8, value)?,
+        }
+        if kind.is_delete() {
+            self.deletes.fetch_add(1, Ordering::Relaxed);
+        }
+        if kind == Kind::ValueRef
+            && let Ok(v) = ValueRef::decode(value)
+        {
+            self.values.lock().push(v);
+        }
+        Ok(())
+    }
+
+    /// LSN of the oldest record, if there is any.
+    pub(crate) fn first_record(&self) -> Option<Lsn> {
+        match self.first_record.load(Ordering::Acquire) {
+            u64::MAX => None,
+            l => Some(l),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first_record().is_none()
+    }
+
+    /// Fixes the end: nothing at or above `boundary` will be inserted.
+    pub(crate) fn freeze(&self, boundary: Lsn) {
+        self.end.store(boundary, Ordering::Release);
+    }
+
+    /// The boundary, once frozen.
+    pub(crate) fn end(&self) -> Option<Lsn> {
+        match self.end.load(Ordering::Acquire) {
+            u64::MAX => None,
+            l => Some(l),
+        }
+    }
+
+    /// Memory held, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.index.bytes()
+    }
+
+    pub(crate) fn deletes(&self) -> u64 {
+        self.deletes.load(Ordering::Relaxed)
+    }
+
+    /// Large values referred to by any record, live or superseded.
+    pub(crate) fn values(&self) -> Vec<ValueRef> {
+        self.values.lock().clone()
+    }
+}

@@ -1,1 +1,10 @@
-//! (being written)
+//! The read path: point lookups, batches of them, and iterators, over memtables and levels, without locks.
+
+pub(crate) mod blocks;
+pub(crate) mod iter;
+pub(crate) mod lookup;
+pub(crate) mod merge;
+pub(crate) mod multi;
+pub(crate) mod resume;
+pub(crate) mod run_cursor;
+pub(crate) mod source;

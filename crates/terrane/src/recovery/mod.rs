@@ -1,1 +1,237 @@
-//! (being written)
+//! Opening a database: superblock, manifest, space, log, memtables; and creating and destroying one.
+//!
+//! # Order
+//! 1. The directory lock.
+//! 2. Superblock and manifest give the state of all levels and the range of the log that matters.
+//! 3. The log is replayed: every operation that is not in an extent yet goes into its subtable's memtable. Replay is
+//!    parallel and needs no order, since versions carry their sequences.
+//! 4. Space: what neither the manifest nor a replayed record refers to is free. Nothing was allocated before.
+//! 5. A higher log generation becomes durable in the manifest before the first byte is appended (design rule 3).
+//!
+//! # After a crash
+//! A crash during any of these steps leaves what the next opening needs: old log segments are released only after the
+//! memtables made from them have reached extents by a durable manifest edit.
+
+mod create;
+pub(crate) mod options;
+mod replay;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use terrane_base::{Error, ErrorKind, MemoryBudget, Result, SubtableId};
+use terrane_cache::{Cache, CacheOptions, HeatSampler};
+use terrane_commit::{Buckets, Limits, Ring};
+use terrane_compaction::{Mode, Scheduler, SchedulerOptions};
+use terrane_format::manifest::{Edit, LogPosition};
+use terrane_format::options::SubtableOptionsRecord;
+use terrane_media::{Media, Signal};
+
+pub(crate) use create::destroy;
+
+use crate::db::engine::{Engine, Tables};
+use crate::db::table::Table;
+use crate::levels::{
+    DbState, Extent, Ids, ManifestStore, Poison, Reclaimer, Space, SpaceOptions, Survey, Version,
+};
+use crate::log::{Log, LogOptions};
+use crate::memtable::Memtable;
+use crate::options::{CompactionMode, Options};
+
+/// Slots of the commit ring: more than threads will ever stand in it at once.
+const RING_SLOTS: usize = 1024;
+/// Memtable bytes that are written out at close rather than replayed at the next opening.
+const FLUSH_AT_CLOSE: u64 = 8 << 20;
+/// Followers' bytes that a leader takes along.
+const GROUP_BYTES: u64 = 1 << 20;
+
+static NEXT_DATABASE: AtomicU64 = AtomicU64::new(1);
+
+/// Opens (or creates) the database in `dir`.
+pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Result<Arc<Engine>> {
+    let lock = create::prepare(&media, dir, &options)?;
+    let poison = Arc::new(Poison::new());
+    let manifest = ManifestStore::open(media.clone(), dir, poison.clone())?;
+    let state = manifest.with_state(DbState::clone);
+    let uuid = manifest.superblock().uuid;
+    let cache = Arc::new(Cache::new(CacheOptions::new(options.cache_bytes)));
+    let memory = MemoryBudget::new(options.memtable_bytes);
+    let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
+
+    let mut space_options = SpaceOptions::new(uuid);
+    space_options.file_bytes = options.tuning.data_file_bytes;
+    space_options.grow_bytes = space_options.grow_bytes.min(options.tuning.data_file_bytes / 4);
+    let mut survey = Survey::new(media.clone(), dir, space_options, &state, poison.clone())?;
+    let ids = Arc::new(Ids::new(&state.next));
+    let mut log_options = LogOptions::new(dir, uuid);
+    log_options.segment_bytes = options.tuning.segment_bytes;
+    log_options.tail_bytes = options.tuning.tail_bytes;
+    log_options.drain_bytes = options.tuning.drain_bytes;
+    let memtables = memtables(&state, &memory)?;
+    let replayed = replay::replay(&media, &log_options, &state, &memtables)?;
+    for value in memtables.values().flat_map(|m| m.values()) {
+        survey.claim_value(&value)?;
+        ids.saw_value(value.id);
+    }
+    let space = Arc::new(survey.finish()?);
+
+    // A higher generation is durable before anything is appended; what an older one left beyond this point is void.
+    let generation = state.log.generation + 1;
+    manifest.append(&[Edit::Log(LogPosition { generation, clean: false, ..state.log })])?;
+    let values_dirty = Arc::new(AtomicBool::new(false));
+    // A log record must not reach the device before the large values that it refers to.
+    log_options.before_write = {
+        let (space, dirty) = (space.clone(), values_dirty.clone());
+        Arc::new(move || flush_values(&space, &dirty))
+    };
+    let log = Log::start(media.clone(), log_options, generation, replayed)?;
+    let end = log.advanced_lsn();
+    manifest.append(&[Edit::Log(LogPosition {
+        generation,
+        durable_lsn: log.durable_lsn(),
+        clean: false,
+        ..state.log
+    })])?;
+
+    let wake: Arc<OnceLock<std::sync::Weak<Engine>>> = Arc::default();
+    let reclaimer = {
+        let wake = wake.clone();
+        Reclaimer::new(move || {
+            if let Some(engine) = wake.get().and_then(std::sync::Weak::upgrade) {
+                engine.schedule_reclaim();
+            }
+        })
+    };
+    let mut tables = Tables::default();
+    for (id, s) in &state.subtables {
+        let Some(memtable) = memtables.get(id) else { continue };
+        let name: Arc<str> = s.name.as_str().into();
+        let named = |e: Error| e.with_subtable(&*name);
+        let options = options::from_record(&SubtableOptionsRecord::decode(&s.options).map_err(named)?);
+        let version = Version::from_state(s, reclaimer.clone(), |meta| {
+            Ok(Extent::new(meta.clone(), space.file(meta.file)?, name.clone(), reclaimer.clone()))
+        })
+        .map_err(named)?;
+        let (memtable, version) = (memtable.clone(), Arc::new(version));
+        tables.insert(Arc::new(Table::new(*id, &name, database, options, memtable, version, s.persisted_lsn)));
+    }
+    let mode = match options.compaction_mode {
+        CompactionMode::Cpu => Mode::Cpu,
+        CompactionMode::Check => Mode::Check,
+    };
+    let scheduler_options =
+        SchedulerOptions { mode, cpu_units: options.compaction_jobs(), ..SchedulerOptions::default() };
+    let scheduler = Scheduler::new(media.clone(), scheduler_options, Vec::new());
+    let ring = Ring::new(RING_SLOTS, end / 8)?;
+    let engine = Arc::new_cyclic(|me| Engine {
+        database,
+        dir: dir.to_owned(),
+        manifest,
+        space,
+        log,
+        log_generation: generation,
+        cache,
+        heat: HeatSampler::new(),
+        snapshots: Arc::default(),
+        visible: AtomicU64::new(end - 1).into(),
+        ring,
+        buckets: Buckets::new(16, Limits { bytes: GROUP_BYTES, count: 64 }),
+        generation: AtomicU64::new(0),
+        freezing: Mutex::new(()),
+        next_boundary: AtomicU64::new(u64::MAX),
+        tables: ArcSwap::from_pointee(tables),
+        ddl: Mutex::new(()),
+        memory,
+        pacer: Default::default(),
+        scheduler,
+        progress: Signal::new(),
+        jobs: AtomicU64::new(0),
+        compactions: AtomicU64::new(0),
+        next_task: AtomicU64::new(1),
+        trouble: Default::default(),
+        ending: AtomicBool::new(false),
+        closing: AtomicBool::new(false),
+        ids,
+        poison,
+        reclaimer,
+        owns_media: AtomicBool::new(false),
+        values_dirty,
+        counters: Default::default(),
+        me: me.clone(),
+        media,
+        options,
+        _lock: lock,
+    });
+    let _ = wake.set(Arc::downgrade(&engine));
+    engine.update_pressure();
+    engine.schedule_compactions();
+    Ok(engine)
+}
+
+/// One memtable for each subtable alive.
+fn memtables(state: &DbState, memory: &MemoryBudget) -> Result<HashMap<SubtableId, Arc<Memtable>>> {
+    let mut all = HashMap::new();
+    for (id, s) in &state.subtables {
+        let record = SubtableOptionsRecord::decode(&s.options).map_err(|e| e.with_subtable(&*s.name))?;
+        let o = options::from_record(&record);
+        all.insert(*id, Arc::new(Memtable::new(o.index, 0, memory.clone())));
+    }
+    Ok(all)
+}
+
+/// Flushes large values written since the last call.
+fn flush_values(space: &Space, dirty: &AtomicBool) -> Result<()> {
+    if !dirty.swap(false, Ordering::AcqRel) {
+        return Ok(());
+    }
+    space.sync_all().inspect_err(|_| dirty.store(true, Ordering::Release))
+}
+
+impl Engine {
+    /// Ends background work, makes the log durable and notes a clean end.
+    pub(crate) fn close(self: &Arc<Self>) -> Result<()> {
+        if self.ending.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let done = self.close_once();
+        self.closing.store(true, Ordering::Release);
+        if self.owns_media.load(Ordering::Acquire) {
+            self.media.shutdown();
+        }
+        done
+    }
+
+    fn close_once(self: &Arc<Self>) -> Result<()> {
+        // A long log would make the next opening slow.
+        if self.memory.used() as u64 > FLUSH_AT_CLOSE && !self.log.is_poisoned() {
+            for table in self.tables.load().all() {
+                if !table.is_dropped() {
+                    self.flush_table(table)?;
+                }
+            }
+        }
+        // From here on jobs stop at the next piece, and nothing new is started.
+        self.closing.store(true, Ordering::Release);
+        self.wait_idle()?;
+        self.reclaim();
+        self.scheduler.close();
+        self.log.close()?;
+        self.manifest.append(&[Edit::Log(LogPosition {
+            generation: self.log_generation,
+            first_lsn: self.oldest_needed(None),
+            durable_lsn: self.log.durable_lsn(),
+            clean: true,
+        })])
+    }
+}
+
+/// The hint that goes with errors about an unusable directory.
+pub(crate) fn not_a_database(dir: &Path) -> Error {
+    Error::new(ErrorKind::NotFound, "there is no database here")
+        .with_file(dir)
+        .with_hint("check the path, or allow creating one")
+}

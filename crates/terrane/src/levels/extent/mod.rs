@@ -140,10 +140,32 @@ impl Extent {
             return Ok(Vec::new());
         }
         let read = self.window(section.offset, section.len)?;
-        if crc(read.bytes()) != section.crc {
-            return Err(self.wrong(section.offset, &format!("{what} does not match its checksum")));
-        }
+        self.verify_section(section, read.bytes(), what)?;
         Ok(read.bytes().to_vec())
+    }
+
+    fn verify_section(&self, section: &Section, bytes: &[u8], what: &str) -> Result<()> {
+        if crc(bytes) == section.crc {
+            return Ok(());
+        }
+        Err(self.wrong(section.offset, &format!("{what} does not match its checksum")))
+    }
+
+    /// What a read of a section of this extent brought, if it is what the manifest says.
+    pub(crate) fn accept_section(&self, section: &Section, bytes: &[u8]) -> Result<Vec<u8>> {
+        self.verify_section(section, bytes, "a section")?;
+        Ok(bytes.to_vec())
+    }
+
+    /// Room for `len` bytes at `offset`, to be read by the caller from [`Extent::file`].
+    pub(crate) fn prepare(&self, offset: u32, len: u32) -> Result<Window> {
+        let space = self.bounds(offset, len)?;
+        Ok(Window::prepare(space.offset() + u64::from(offset), len as usize))
+    }
+
+    /// The data file.
+    pub(crate) fn file(&self) -> &dyn File {
+        &*self.file
     }
 
     fn verify(&self, handle: &BlockHandle, stored: &[u8]) -> Result<()> {
@@ -153,19 +175,25 @@ impl Extent {
         Err(self.wrong(handle.offset, "a block does not match its checksum"))
     }
 
-    fn unpack(&self, handle: &BlockHandle, stored: &[u8]) -> Result<Vec<u8>> {
+    /// What a read of a block's stored bytes brought, verified and decompressed.
+    pub(crate) fn unpack(&self, handle: &BlockHandle, stored: &[u8]) -> Result<Vec<u8>> {
         self.verify(handle, stored)?;
         decompress(handle.compression, stored, handle.raw_len as usize)
             .map_err(|e| self.place(e, handle.offset))
     }
 
     fn window(&self, offset: u32, len: u32) -> Result<Window> {
+        let space = self.bounds(offset, len)?;
+        Window::read(&*self.file, space.offset() + u64::from(offset), len as usize)
+            .map_err(|e| e.with_subtable(&*self.subtable))
+    }
+
+    fn bounds(&self, offset: u32, len: u32) -> Result<Alloc> {
         let space = Alloc::of_extent(&self.meta);
         if u64::from(offset) + u64::from(len) > space.bytes() {
             return Err(self.wrong(offset, "a part lies outside of its extent"));
         }
-        Window::read(&*self.file, space.offset() + u64::from(offset), len as usize)
-            .map_err(|e| e.with_subtable(&*self.subtable))
+        Ok(space)
     }
 
     fn wrong(&self, offset: u32, what: &str) -> Error {
@@ -173,13 +201,14 @@ impl Extent {
     }
 
     /// Names the place in the file; `offset` is one within the extent.
-    fn place(&self, e: Error, offset: u32) -> Error {
+    pub(crate) fn place(&self, e: Error, offset: u32) -> Error {
         let at = Alloc::of_extent(&self.meta).offset() + u64::from(offset);
         // A decoder's own offset counts within what it decoded, so it does not stand for a place in the file.
         Error::new(e.kind(), e.message())
             .with_file(self.file.path())
             .with_offset(at)
             .with_subtable(&*self.subtable)
+            .with_hint("`terrane check` lists all damage; restore from a backup")
     }
 }
 

@@ -240,6 +240,12 @@ impl Space {
         Ok(())
     }
 
+    /// Makes all writes to all files durable, as [`Space::sync_files`].
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        let all: Vec<u32> = self.inner.lock().files.keys().copied().collect();
+        self.sync_files(all)
+    }
+
     /// An open data file.
     pub(crate) fn file(&self, number: u32) -> Result<Arc<dyn File>> {
         match self.inner.lock().files.get(&number) {

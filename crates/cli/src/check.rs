@@ -1,0 +1,55 @@
+//! `terrane check`: verifies every checksum and invariant.
+
+use serde_json::json;
+
+use crate::args::CheckArgs;
+use crate::interrupt::Interrupt;
+use crate::progress;
+use crate::text::bytes;
+use crate::{Failure, Outcome};
+
+pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
+    let interrupt = Interrupt::install();
+    let db = a.db.open_existing()?;
+    let bar = progress::bar("checking", Some(0), true);
+    let report = db.check(|p| {
+        bar.set_length(p.total);
+        bar.set_position(p.bytes);
+        !interrupt.requested()
+    })?;
+    bar.finish_and_clear();
+    db.close()?;
+    if a.json {
+        let damage: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
+        println!(
+            "{}",
+            json!({
+                "clean": report.is_clean(), "subtables": report.subtables, "extents": report.extents,
+                "blocks": report.blocks, "records": report.records, "large_values": report.large_values,
+                "bytes": report.bytes, "damage": damage, "stopped": report.stopped,
+            })
+        );
+    } else {
+        println!(
+            "{} subtables, {} extents, {} blocks, {} records, {} large values, {} verified",
+            report.subtables,
+            report.extents,
+            report.blocks,
+            report.records,
+            report.large_values,
+            bytes(report.bytes)
+        );
+        for e in &report.damage {
+            println!("{e}");
+        }
+        match report.damage.len() {
+            0 if report.stopped => println!("interrupted; no damage found so far"),
+            0 => println!("no damage found"),
+            n => println!("{n} places are damaged; hint: restore them from a backup"),
+        }
+    }
+    if !report.damage.is_empty() {
+        return Ok(Outcome::Negative);
+    }
+    Ok(if report.stopped { Outcome::Interrupted } else { Outcome::Done })
+}

@@ -1,0 +1,216 @@
+//! `terrane load`: records from a file or a pipe into a subtable.
+//!
+//! Every batch of records also stores how far the load has come (lines, bytes and checksum of the input up to there), in
+//! a subtable of its own and in the same atomic commit. A load that was interrupted, by ctrl-C, a crash or a lost pipe,
+//! goes on when the same command is run again: a file is read on from its offset, a pipe is read past what is loaded
+//! already, and the checksum tells if it is another input. Nothing is doubled, nothing is missed.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::time::Instant;
+
+use serde_json::json;
+use terrane::{Db, Durability, SubtableOptions, WriteBatch};
+
+use crate::args::LoadArgs;
+use crate::interrupt::Interrupt;
+use crate::progress;
+use crate::records::{Item, Records, crc32};
+use crate::text::bytes;
+use crate::{Failure, Outcome};
+
+/// Subtable that remembers unfinished loads.
+const PROGRESS_TABLE: &str = ".load";
+/// Encoded bytes of a batch at which it is committed.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// How far a load has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Mark {
+    lines: u64,
+    bytes: u64,
+    crc: u32,
+    records: u64,
+}
+
+impl Mark {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(28);
+        out.extend_from_slice(&self.lines.to_le_bytes());
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+        out.extend_from_slice(&self.records.to_le_bytes());
+        out.extend_from_slice(&self.crc.to_le_bytes());
+        out
+    }
+
+    fn decode(b: &[u8]) -> Option<Mark> {
+        let word = |at: usize| Some(u64::from_le_bytes(*b.get(at..)?.first_chunk()?));
+        Some(Mark {
+            lines: word(0)?,
+            bytes: word(8)?,
+            records: word(16)?,
+            crc: u32::from_le_bytes(*b.get(24..)?.first_chunk()?),
+        })
+    }
+}
+
+pub(crate) fn run(a: &LoadArgs) -> Result<Outcome, Failure> {
+    let interrupt = Interrupt::install();
+    let from_pipe = a.file.as_os_str() == "-";
+    let (mut input, len): (Box<dyn BufRead>, Option<u64>) = if from_pipe {
+        (Box::new(BufReader::with_capacity(1 << 20, std::io::stdin())), None)
+    } else {
+        let f = File::open(&a.file).map_err(|e| format!("cannot read {}: {e}", a.file.display()))?;
+        let len = f.metadata()?.len();
+        (Box::new(BufReader::with_capacity(1 << 20, f)), Some(len))
+    };
+    let db = Db::open(&a.db.db, a.db.options())?;
+    let table = db.subtable_or_create(&a.table, SubtableOptions::new())?;
+    let marks = db.subtable_or_create(PROGRESS_TABLE, SubtableOptions::new())?;
+    let name = if from_pipe {
+        "-".to_owned()
+    } else {
+        a.file.canonicalize()?.to_string_lossy().into_owned()
+    };
+    let mark_key = format!("{}\0{name}", a.table).into_bytes();
+    let mut start = Mark::default();
+    if a.restart {
+        marks.delete(&mark_key)?;
+    } else if let Some(m) = marks.get(&mark_key)?.as_deref().and_then(Mark::decode) {
+        start = m;
+        eprintln!("going on after line {} ({} records are loaded)", m.lines, m.records);
+    }
+    if start.bytes > 0 {
+        let crc = if from_pipe {
+            skip(&mut input, start.bytes, &interrupt)?
+        } else {
+            // The checksum is over everything, so that the part loaded must be read again; that is cheap.
+            let mut f = BufReader::with_capacity(1 << 20, File::open(&a.file)?);
+            let crc = skip(&mut f, start.bytes, &interrupt)?;
+            f.seek(SeekFrom::Start(start.bytes))?;
+            input = Box::new(f);
+            crc
+        };
+        if interrupt.requested() {
+            return Ok(Outcome::Interrupted);
+        }
+        if crc != Some(start.crc) {
+            return Err(format!(
+                "this is not the input whose load was interrupted after {} bytes; hint: --restart begins anew",
+                start.bytes
+            )
+            .into());
+        }
+    }
+
+    let began = Instant::now();
+    let bar = progress::bar("loading", len, len.is_some());
+    let mut records = Records::new(input, a.format, a.raw, &a.key_field);
+    (records.lines, records.bytes, records.crc) = (start.lines, start.bytes, start.crc);
+    let mut batch = WriteBatch::new();
+    let mut mark = start;
+    let mut bad = 0u64;
+    let mut value_bytes = 0u64;
+    let mut finished = false;
+    while !interrupt.requested() {
+        let Some(Item { line, parsed }) = records.next()? else {
+            finished = true;
+            break;
+        };
+        match parsed.and_then(|(k, v)| {
+            value_bytes += (k.len() + v.len()) as u64;
+            batch.put(&table, &k, &v).map_err(|e| e.to_string())
+        }) {
+            Ok(()) => mark.records += 1,
+            Err(what) => {
+                bad += 1;
+                bar.suspend(|| eprintln!("line {line}: {what}"));
+                if bad >= a.max_bad {
+                    break;
+                }
+            }
+        }
+        (mark.lines, mark.bytes, mark.crc) = (records.lines, records.bytes, records.crc);
+        if batch.bytes() >= BATCH_BYTES {
+            batch.put(&marks, &mark_key, &mark.encode())?;
+            db.write(std::mem::take(&mut batch), Durability::Buffered)?;
+            bar.set_position(if len.is_some() { mark.bytes } else { mark.records });
+        }
+    }
+    if finished {
+        batch.delete(&marks, &mark_key)?;
+    } else {
+        batch.put(&marks, &mark_key, &mark.encode())?;
+    }
+    db.write(batch, Durability::Sync)?;
+    db.close()?;
+    bar.finish_and_clear();
+
+    let seconds = began.elapsed().as_secs_f64();
+    let loaded = mark.records - start.records;
+    if a.json {
+        let line = json!({
+            "loaded": loaded, "total": mark.records, "bad": bad, "lines": mark.lines, "bytes": value_bytes,
+            "seconds": seconds, "finished": finished,
+        });
+        println!("{line}");
+    } else {
+        println!(
+            "loaded {loaded} records ({}) in {seconds:.1} s, {:.0} records/s{}",
+            bytes(value_bytes),
+            loaded as f64 / seconds.max(1e-9),
+            if bad > 0 { format!("; {bad} bad ones left out") } else { String::new() }
+        );
+    }
+    if finished {
+        return Ok(Outcome::Done);
+    }
+    if bad >= a.max_bad {
+        return Err(format!(
+            "{bad} bad records, giving up at line {}; hint: check --format, or raise --max-bad and run again",
+            records.lines
+        )
+        .into());
+    }
+    eprintln!("interrupted after line {}; run the same command again to go on", mark.lines);
+    Ok(Outcome::Interrupted)
+}
+
+/// Reads past `n` bytes; returns their checksum, or `None` if there are fewer.
+fn skip(input: &mut impl BufRead, n: u64, interrupt: &Interrupt) -> std::io::Result<Option<u32>> {
+    let bar = progress::bar("skipping", Some(n), true);
+    let mut left = n;
+    let mut crc = 0;
+    let mut buffer = vec![0; 1 << 20];
+    while left > 0 && !interrupt.requested() {
+        let want = left.min(buffer.len() as u64) as usize;
+        let got = input.read(&mut buffer[..want])?;
+        if got == 0 {
+            return Ok(None);
+        }
+        crc = crc32(crc, &buffer[..got]);
+        left -= got as u64;
+        bar.inc(got as u64);
+    }
+    bar.finish_and_clear();
+    Ok(Some(crc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_round_trip_and_short_ones_are_refused() {
+        let m = Mark { lines: 3, bytes: 9, crc: 7, records: 2 };
+        assert_eq!(Mark::decode(&m.encode()), Some(m));
+        assert_eq!(Mark::decode(&m.encode()[..27]), None);
+    }
+
+    #[test]
+    fn skipping_tells_short_inputs_from_long_ones() {
+        let quiet = Interrupt::default();
+        assert_eq!(skip(&mut &b"abcdef"[..], 3, &quiet).unwrap(), Some(crc32(0, b"abc")));
+        assert_eq!(skip(&mut &b"ab"[..], 3, &quiet).unwrap(), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! `terrane stat`: figures about a database.
+
+use serde_json::{Value, json};
+use terrane::Stats;
+
+use crate::args::StatArgs;
+use crate::text::bytes;
+use crate::{Failure, Outcome};
+
+pub(crate) fn run(a: &StatArgs) -> Result<Outcome, Failure> {
+    let db = a.db.open_existing()?;
+    let stats = db.stats();
+    db.close()?;
+    if a.json {
+        println!("{}", to_json(&stats));
+    } else {
+        print!("{}", to_text(&stats));
+    }
+    Ok(Outcome::Done)
+}
+
+/// All figures, for programs.
+pub(crate) fn to_json(s: &Stats) -> Value {
+    let subtables: Vec<Value> = s
+        .subtables
+        .iter()
+        .map(|t| {
+            let levels: Vec<Value> = t
+                .levels
+                .iter()
+                .map(|l| {
+                    json!({
+                        "name": l.name, "runs": l.runs, "extents": l.extents, "bytes": l.bytes,
+                        "raw_bytes": l.raw_bytes, "rows": l.rows, "deletes": l.deletes,
+                    })
+                })
+                .collect();
+            json!({
+                "name": t.name, "memtables": t.memtables, "memtable_bytes": t.memtable_bytes,
+                "memtable_records": t.memtable_records, "large_values": t.large_values, "levels": levels,
+            })
+        })
+        .collect();
+    json!({
+        "sequence": s.sequence, "snapshots": s.snapshots, "oldest_snapshot": s.oldest_snapshot,
+        "memtable_bytes": s.memtable_bytes, "memtable_budget": s.memtable_budget,
+        "cache_bytes": s.cache_bytes, "cache_capacity": s.cache_capacity,
+        "cache_hits": s.cache_hits, "cache_misses": s.cache_misses,
+        "log_bytes": s.log_bytes, "durable_lsn": s.durable_lsn,
+        "data_used": s.data_used, "data_bytes": s.data_bytes,
+        "flushes": s.flushes, "flush_bytes": s.flush_bytes, "compactions": s.compactions,
+        "compact_read": s.compact_read, "compact_written": s.compact_written,
+        "extents_moved": s.extents_moved, "blocks_copied": s.blocks_copied, "tasks_redone": s.tasks_redone,
+        "paced_seconds": s.paced_seconds, "full_waits": s.full_waits, "full_wait_seconds": s.full_wait_seconds,
+        "trouble": s.trouble, "subtables": subtables,
+    })
+}
+
+/// The figures that people look at.
+pub(crate) fn to_text(s: &Stats) -> String {
+    use std::fmt::Write;
+    let mut o = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(o, "memtables   {} of {}", bytes(s.memtable_bytes), bytes(s.memtable_budget));
+    let asked = s.cache_hits + s.cache_misses;
+    let ratio = if asked == 0 { 0.0 } else { s.cache_hits as f64 * 100.0 / asked as f64 };
+    let _ = writeln!(
+        o,
+        "cache       {} of {}, {ratio:.1} % hits of {asked} lookups",
+        bytes(s.cache_bytes),
+        bytes(s.cache_capacity)
+    );
+    let _ = writeln!(o, "log         {} to replay after a crash", bytes(s.log_bytes));
+    let _ = writeln!(o, "data files  {} used of {}", bytes(s.data_used), bytes(s.data_bytes));
+    let _ = writeln!(
+        o,
+        "flushes     {}, {} written; compactions {}, {} read, {} written, {} extents moved, {} blocks copied",
+        s.flushes,
+        bytes(s.flush_bytes),
+        s.compactions,
+        bytes(s.compact_read),
+        bytes(s.compact_written),
+        s.extents_moved,
+        s.blocks_copied
+    );
+    let _ = writeln!(
+        o,
+        "commits     sequence {}, durable to {}, writers slowed down for {:.2} s, stopped {} times for {:.2} s",
+        s.sequence, s.durable_lsn, s.paced_seconds, s.full_waits, s.full_wait_seconds
+    );
+    if let Some(e) = &s.trouble {
+        let _ = writeln!(o, "trouble     {e}");
+    }
+    for t in &s.subtables {
+        let _ = writeln!(
+            o,
+            "\nsubtable {}: {} records ({}) in {} memtables, {} large values",
+            t.name,
+            t.memtable_records,
+            bytes(t.memtable_bytes),
+            t.memtables,
+            t.large_values
+        );
+        if t.levels.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            o,
+            "  {:5} {:>5} {:>8} {:>11} {:>11} {:>12} {:>12}",
+            "level", "runs", "extents", "stored", "raw", "records", "deletions"
+        );
+        for l in &t.levels {
+            let _ = writeln!(
+                o,
+                "  {:5} {:>5} {:>8} {:>11} {:>11} {:>12} {:>12}  {}",
+                l.name,
+                l.runs,
+                l.extents,
+                bytes(l.bytes),
+                bytes(l.raw_bytes),
+                l.rows,
+                l.deletes,
+                if ["L0", "L1"].contains(&&*l.name) { "hot" } else { "cold" }
+            );
+        }
+    }
+    o
+}

@@ -1,0 +1,167 @@
+//! A write batch: operations on one or more subtables that happen together or not at all.
+
+use std::sync::Arc;
+
+use terrane_base::{Error, ErrorKind, Result, SubtableId};
+use terrane_format::batch::{Op, put_op};
+use terrane_format::limits::{check_key, check_value};
+use terrane_format::{Kind, checksum};
+
+use crate::db::subtable::Subtable;
+use crate::db::table::Table;
+
+/// Operations that one commit applies atomically, across subtables, at any crash point. Later operations on a key win
+/// over earlier ones.
+///
+/// The operations are encoded as they are added, in the form in which the log stores them.
+///
+/// # Limits
+/// Keys up to 64 KiB, values up to 1 GiB; all operations together, large values apart, up to
+/// [`crate::Db::max_batch_bytes`].
+#[derive(Debug, Default)]
+pub struct WriteBatch {
+    body: Vec<u8>,
+    count: u32,
+    /// The distinct subtables named, in the order of their first use.
+    tables: Vec<Arc<Table>>,
+    large: Vec<LargePut>,
+}
+
+/// A put whose value is stored apart: it is written at commit, and its operation inserted into the body at `at`.
+#[derive(Debug)]
+pub(crate) struct LargePut {
+    pub(crate) at: usize,
+    pub(crate) subtable: SubtableId,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+}
+
+impl WriteBatch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::SubtableDropped`]; [`ErrorKind::InvalidArgument`] if the batch holds
+    /// operations on another database.
+    pub fn put(&mut self, subtable: &Subtable, key: &[u8], value: &[u8]) -> Result<()> {
+        check_key(key)?;
+        check_value(value)?;
+        let table = self.enter(subtable)?;
+        if value.len() >= subtable.table().value_threshold() {
+            self.large.push(LargePut { at: self.body.len(), subtable: table, key: key.into(), value: value.into() });
+            self.count += 1;
+        } else {
+            self.push(Op { kind: Kind::Put, subtable: table, key, value });
+        }
+        Ok(())
+    }
+
+    /// Removes `key`.
+    ///
+    /// # Errors
+    /// As for [`WriteBatch::put`].
+    pub fn delete(&mut self, subtable: &Subtable, key: &[u8]) -> Result<()> {
+        check_key(key)?;
+        let table = self.enter(subtable)?;
+        self.push(Op { kind: Kind::Delete, subtable: table, key, value: &[] });
+        Ok(())
+    }
+
+    /// Removes every key from `start` (included) to `end` (excluded). Costs the same however many keys there are; an
+    /// empty or inverted range removes nothing.
+    ///
+    /// # Errors
+    /// As for [`WriteBatch::put`].
+    pub fn delete_range(&mut self, subtable: &Subtable, start: &[u8], end: &[u8]) -> Result<()> {
+        check_key(start)?;
+        check_key(end)?;
+        let table = self.enter(subtable)?;
+        if start < end {
+            self.push(Op { kind: Kind::RangeDelete, subtable: table, key: start, value: end });
+        }
+        Ok(())
+    }
+
+    /// Number of operations.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there is no operation.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes of the encoded operations, large values apart: what counts against [`crate::Db::max_batch_bytes`].
+    pub fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// Forgets all operations, keeping the memory.
+    pub fn clear(&mut self) {
+        self.body.clear();
+        self.count = 0;
+        self.tables.clear();
+        self.large.clear();
+    }
+
+    fn push(&mut self, op: Op<'_>) {
+        put_op(&mut self.body, &op);
+        self.count += 1;
+    }
+
+    fn enter(&mut self, subtable: &Subtable) -> Result<SubtableId> {
+        let table = subtable.table();
+        if let Some(last) = self.tables.last()
+            && Arc::ptr_eq(last, table)
+        {
+            return Ok(table.id);
+        }
+        if self.tables.iter().any(|t| Arc::ptr_eq(t, table)) {
+            return Ok(table.id);
+        }
+        if let Some(first) = self.tables.first()
+            && first.database != table.database
+        {
+            return Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "one write batch names subtables of two databases",
+            )
+            .with_subtable(&*table.name));
+        }
+        table.check_alive()?;
+        self.tables.push(table.clone());
+        Ok(table.id)
+    }
+
+    pub(crate) fn tables(&self) -> &[Arc<Table>] {
+        &self.tables
+    }
+
+    pub(crate) fn take_large(&mut self) -> Vec<LargePut> {
+        std::mem::take(&mut self.large)
+    }
+
+    /// Inserts the references to large values where their puts stood. `refs` matches `large` one to one.
+    pub(crate) fn insert_refs(&mut self, large: &[LargePut], refs: &[Vec<u8>]) {
+        let mut body = Vec::with_capacity(self.body.len() + refs.iter().map(|r| r.len() + 64).sum::<usize>());
+        let mut from = 0;
+        for (put, value) in large.iter().zip(refs) {
+            body.extend_from_slice(&self.body[from..put.at]);
+            from = put.at;
+            put_op(&mut body, &Op { kind: Kind::ValueRef, subtable: put.subtable, key: &put.key, value });
+        }
+        body.extend_from_slice(&self.body[from..]);
+        self.body = body;
+    }
+
+    /// The encoded operations, their number and CRC, and the subtables.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, u32, u32, Vec<Arc<Table>>) {
+        let crc = checksum::crc(&self.body);
+        (self.body, self.count, crc, self.tables)
+    }
+}

@@ -1,0 +1,12 @@
+//! Compaction, seen from the engine: *pick* what to merge (pure), *plan* how (pure), *run* it on the compaction room's
+//! scheduler, *install* the outcome.
+//!
+//! A job works on one *piece*: a key range of all L0 runs and L1, or of a level and the one below, about
+//! `piece_bytes` large. What straddles the piece's edges is trimmed, not rewritten, so that pieces stay small whatever
+//! the shape of the tree, each is installed by itself, and space comes back as the work goes on.
+
+pub(crate) mod busy;
+pub(crate) mod inputs;
+pub(crate) mod pick;
+pub(crate) mod plan;
+pub(crate) mod run;

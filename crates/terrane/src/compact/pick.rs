@@ -1,0 +1,324 @@
+//! Picking: which piece of the tree to merge next. A pure function of the version; it can be replayed.
+//!
+//! Four things make a merge worth while, and each gets an urgency (1 = due):
+//! * *L0 runs* slow every read. Two are due, four are the limit. They are merged together into L1, piece by piece along
+//!   a cursor through the key space, so that L0 shrinks from the front while flushes add to it. A single run goes at
+//!   once if it meets little of L1 (clustered keys).
+//! * *A level above its target size*: the coldest stretch that meets least below leaves.
+//! * *Deletions*: a stretch whose records are mostly tombstones slows scans; it sinks (or, at the bottom, is rewritten)
+//!   before all else.
+//! * Level targets follow the data: L1 is at most 1/11 of it or four times the memtable budget, whichever is more; when
+//!   1/111 of the data would still be more than that, a further level appears, and so on: write amplification grows with
+//!   the logarithm of the data and nothing has to be tuned.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrane_base::Seq;
+
+use crate::compact::busy::{BusyRanges, KeyRange};
+use crate::levels::{ExtentRef, Run, Version};
+use crate::options::Options;
+
+/// Most L0 runs a subtable may have.
+pub(crate) const MAX_L0_RUNS: usize = 4;
+/// Growth of levels below L1.
+const FAN_OUT: u64 = 10;
+/// Most levels below L0.
+const MAX_LEVELS: usize = 7;
+/// A stretch with fewer deletions than this is left alone.
+const MIN_DELETES: u64 = 512;
+/// How much heat weighs against overlap when choosing who leaves a level.
+const HEAT_WEIGHT: f64 = 4.0;
+
+/// Where the next piece of each level begins.
+#[derive(Debug, Default)]
+pub(crate) struct Cursors {
+    pub(crate) l0: Option<Vec<u8>>,
+}
+
+/// Why a piece was picked; for statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    L0,
+    Size,
+    Deletes,
+}
+
+/// A piece to merge: `range` of level `from` (0: all L0 runs) and of level `to`.
+#[derive(Clone, Debug)]
+pub(crate) struct Pick {
+    pub(crate) from: u8,
+    pub(crate) to: u8,
+    pub(crate) range: KeyRange,
+    pub(crate) reason: Reason,
+    pub(crate) urgency: f64,
+}
+
+/// What picking looks at.
+pub(crate) struct Picture<'a> {
+    pub(crate) version: &'a Version,
+    pub(crate) busy: &'a BusyRanges,
+    pub(crate) cursors: &'a Cursors,
+    /// Budget of all memtables, bytes.
+    pub(crate) memtable_bytes: u64,
+    pub(crate) piece_bytes: u64,
+    /// Records at or below it have no snapshot that could need their older versions.
+    pub(crate) oldest_snapshot: Seq,
+}
+
+/// Target sizes of L1, L2, ... in bytes for `total` bytes in all levels; the last one is unbounded.
+pub(crate) fn targets(total: u64, memtable_bytes: u64) -> Vec<u64> {
+    let least = 4 * memtable_bytes;
+    let mut levels = 2;
+    let mut denominator = 1 + FAN_OUT;
+    let mut power = FAN_OUT;
+    while levels < MAX_LEVELS {
+        power *= FAN_OUT;
+        if total / (denominator + power) < least {
+            break;
+        }
+        denominator += power;
+        levels += 1;
+    }
+    let mut size = (total / denominator).max(least);
+    let mut out = Vec::with_capacity(levels);
+    for _ in 1..levels {
+        out.push(size);
+        size = size.saturating_mul(FAN_OUT);
+    }
+    out.push(u64::MAX);
+    out
+}
+
+/// The piece of level `from` (0: all L0 runs) and the one below that begins at or after `lo`, for merging everything down.
+pub(crate) fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Option<KeyRange> {
+    let (busy, cursors) = (BusyRanges::default(), Cursors::default());
+    let p = Picture {
+        version,
+        busy: &busy,
+        cursors: &cursors,
+        memtable_bytes: options.memtable_bytes as u64,
+        piece_bytes: options.tuning.piece_bytes,
+        oldest_snapshot: 0,
+    };
+    if from == 0 {
+        return l0_piece(&p, lo);
+    }
+    let refs = overlapping(level(version, from), lo, None);
+    let mut size = 0;
+    let first = refs.first()?.lo.clone();
+    for r in refs {
+        if size >= p.piece_bytes {
+            return Some(KeyRange { lo: first.to_vec(), hi: Some(r.lo.to_vec()) });
+        }
+        size += u64::from(r.extent.meta.data_bytes);
+    }
+    Some(KeyRange { lo: first.to_vec(), hi: None })
+}
+
+/// The most urgent piece, if any is due.
+pub(crate) fn pick(p: &Picture<'_>) -> Option<Pick> {
+    [pick_deletes(p), pick_l0(p), pick_size(p)]
+        .into_iter()
+        .flatten()
+        .max_by(|a, b| a.urgency.total_cmp(&b.urgency))
+}
+
+/// How full the tree is of work: 1 = at the limit where writers must not be faster than merges.
+pub(crate) fn pressure(version: &Version, memtable_bytes: u64) -> f64 {
+    let runs = version.l0.len() as f64 / MAX_L0_RUNS as f64;
+    let total: u64 = version.levels.iter().map(|r| bytes(r.refs())).sum();
+    let targets = targets(total, memtable_bytes);
+    let debt: u64 = version
+        .levels
+        .iter()
+        .zip(&targets)
+        .map(|(run, &target)| bytes(run.refs()).saturating_sub(target))
+        .sum();
+    // Debt presses when it reaches twice what may be in L1 anyway.
+    let debt = debt as f64 / (2.0 * targets[0] as f64);
+    (runs * 0.9).max(debt.min(1.0))
+}
+
+pub(crate) fn bytes(refs: &[Arc<ExtentRef>]) -> u64 {
+    refs.iter().map(|r| u64::from(r.extent.meta.data_bytes)).sum()
+}
+
+fn level(version: &Version, level: u8) -> &[Arc<ExtentRef>] {
+    match level {
+        0 => &[],
+        n => version.levels.get(n as usize - 1).map_or(&[], |r| r.refs()),
+    }
+}
+
+fn overlapping<'a>(refs: &'a [Arc<ExtentRef>], lo: &[u8], hi: Option<&[u8]>) -> &'a [Arc<ExtentRef>] {
+    let from = refs.partition_point(|r| *r.hi <= *lo);
+    let to = hi.map_or(refs.len(), |hi| refs.partition_point(|r| *r.lo < *hi));
+    &refs[from..to.max(from)]
+}
+
+fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
+    let runs = &p.version.l0;
+    if runs.is_empty() || p.busy.level_is_busy(0) {
+        return None;
+    }
+    let urgency = match runs.len() {
+        1 => {
+            let (lo, hi) = span(&runs[0])?;
+            let meets = bytes(overlapping(level(p.version, 1), lo, Some(hi)));
+            // Straight down if that rewrites little more than itself.
+            if meets * 3 <= bytes(runs[0].refs()) * 4 { 1.0 } else { 0.0 }
+        }
+        n => 1.0 + (n - 2) as f64 * 0.7,
+    };
+    if urgency < 1.0 {
+        return None;
+    }
+    let start = p.cursors.l0.clone().unwrap_or_default();
+    let range = l0_piece(p, &start).or_else(|| l0_piece(p, &[]))?;
+    if p.busy.is_busy(1, &range.lo, range.hi.as_deref()) {
+        return None;
+    }
+    Some(Pick { from: 0, to: 1, range, reason: Reason::L0, urgency })
+}
+
+/// The piece of L0 and L1 that begins at `start` and holds about `piece_bytes`. It ends where an extent of L1 begins if
+/// one does within reach, so that L1 is not trimmed.
+fn l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
+    let l1 = overlapping(level(p.version, 1), start, None);
+    let l0: Vec<&[Arc<ExtentRef>]> = p.version.l0.iter().map(|r| overlapping(r.refs(), start, None)).collect();
+    let mut starts: Vec<(&Arc<ExtentRef>, bool)> =
+        l1.iter().map(|r| (r, true)).chain(l0.iter().flat_map(|r| r.iter()).map(|r| (r, false))).collect();
+    starts.sort_by(|a, b| a.0.lo.cmp(&b.0.lo));
+    if l0.iter().all(|r| r.is_empty()) {
+        return None;
+    }
+    let mut gathered = 0;
+    let mut met_l0 = false;
+    for (r, is_l1) in starts {
+        if met_l0 && *r.lo > *start {
+            let due = gathered >= p.piece_bytes;
+            let overdue = gathered >= p.piece_bytes * 2;
+            if (due && is_l1) || overdue {
+                return Some(KeyRange { lo: start.to_vec(), hi: Some(r.lo.to_vec()) });
+            }
+        }
+        met_l0 |= !is_l1;
+        // L1 extents in front of the first L0 extent meet nothing and are not touched: they cost nothing.
+        if met_l0 {
+            gathered += u64::from(r.extent.meta.data_bytes);
+        }
+    }
+    Some(KeyRange { lo: start.to_vec(), hi: None })
+}
+
+fn span(run: &Run) -> Option<(&[u8], &[u8])> {
+    Some((&run.refs().first()?.lo, &run.refs().last()?.hi))
+}
+
+fn pick_size(p: &Picture<'_>) -> Option<Pick> {
+    let sizes: Vec<u64> = p.version.levels.iter().map(|r| bytes(r.refs())).collect();
+    let targets = targets(sizes.iter().sum(), p.memtable_bytes);
+    let mut best: Option<Pick> = None;
+    for (i, (&size, &target)) in sizes.iter().zip(&targets).enumerate() {
+        let urgency = size as f64 / target as f64;
+        if urgency <= 1.0 || best.as_ref().is_some_and(|b| b.urgency >= urgency) {
+            continue;
+        }
+        let from = i as u8 + 1;
+        let surplus = size - target;
+        if let Some(range) = leaving(p, from, surplus) {
+            // Below 2: deletions and a full L0 go first.
+            let urgency = urgency.min(1.9);
+            best = Some(Pick { from, to: from + 1, range, reason: Reason::Size, urgency });
+        }
+    }
+    best
+}
+
+/// The stretch of `from`, up to the surplus and a piece, that is coldest and meets least below.
+fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
+    let refs = level(p.version, from);
+    let below = level(p.version, from + 1);
+    let want = surplus.clamp(1, (p.piece_bytes / 4).max(1));
+    let hottest = refs.iter().map(|r| r.extent.heat.load(Ordering::Relaxed)).max().unwrap_or(0).max(1);
+    let mut best: Option<(f64, KeyRange)> = None;
+    let mut i = 0;
+    while i < refs.len() {
+        let mut j = i;
+        let (mut size, mut heat) = (0, 0u64);
+        while j < refs.len() && (size < want || j == i) {
+            size += u64::from(refs[j].extent.meta.data_bytes);
+            heat += u64::from(refs[j].extent.heat.load(Ordering::Relaxed));
+            j += 1;
+        }
+        let (lo, hi) = (&refs[i].lo, &refs[j - 1].hi);
+        let free = !p.busy.is_busy(from, lo, Some(hi)) && !p.busy.is_busy(from + 1, lo, Some(hi));
+        if free {
+            let meets = bytes(overlapping(below, lo, Some(hi)));
+            let heat = heat as f64 / (j - i) as f64 / f64::from(hottest);
+            let score = meets as f64 / size.max(1) as f64 + HEAT_WEIGHT * heat;
+            if best.as_ref().is_none_or(|(s, _)| score < *s) {
+                best = Some((score, KeyRange { lo: lo.to_vec(), hi: Some(hi.to_vec()) }));
+            }
+        }
+        // Half-overlapping windows: fine enough, and linear.
+        i += ((j - i) / 2).max(1);
+    }
+    best.map(|(_, range)| range)
+}
+
+/// Whether most of an extent's records are deletions.
+pub(crate) fn is_mostly_deletes(r: &ExtentRef) -> bool {
+    let m = &r.extent.meta;
+    m.deletes >= MIN_DELETES && m.deletes * 2 >= m.rows
+}
+
+fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
+    if !p.busy.level_is_busy(0)
+        && let Some(r) = p.version.l0.iter().flat_map(|run| run.refs()).find(|r| is_mostly_deletes(r))
+    {
+        let hi = r.hi.to_vec();
+        if !p.busy.is_busy(1, &r.lo, Some(&hi)) {
+            let range = KeyRange { lo: r.lo.to_vec(), hi: Some(hi) };
+            return Some(Pick { from: 0, to: 1, range, reason: Reason::Deletes, urgency: 2.5 });
+        }
+    }
+    for (i, run) in p.version.levels.iter().enumerate() {
+        let from = i as u8 + 1;
+        for r in run.refs().iter().filter(|r| is_mostly_deletes(r)) {
+            let deeper = p.version.levels[i + 1..]
+                .iter()
+                .any(|below| !overlapping(below.refs(), &r.lo, Some(&r.hi)).is_empty());
+            let to = if deeper { from + 1 } else { from };
+            // At the bottom a rewrite helps only if nothing holds the tombstones there.
+            let useful = deeper || r.extent.meta.max_seq <= p.oldest_snapshot;
+            let free =
+                !p.busy.is_busy(from, &r.lo, Some(&r.hi)) && !p.busy.is_busy(to, &r.lo, Some(&r.hi));
+            if useful && free {
+                let range = KeyRange { lo: r.lo.to_vec(), hi: Some(r.hi.to_vec()) };
+                return Some(Pick { from, to, range, reason: Reason::Deletes, urgency: 2.2 });
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_appear_as_the_data_grows_and_never_before() {
+        let mem = 128 << 20;
+        assert_eq!(targets(0, mem), vec![4 * mem, u64::MAX]);
+        assert_eq!(targets(5 << 30, mem), vec![4 * mem, u64::MAX]);
+        let t = targets(40 << 30, mem);
+        assert_eq!(t.len(), 2);
+        assert_eq!(t[0], (40 << 30) / 11);
+        let t = targets(111 * 4 * mem, mem);
+        assert_eq!(t, vec![4 * mem, 40 * mem, u64::MAX]);
+        assert!(targets(u64::MAX / 2, mem).len() <= MAX_LEVELS);
+    }
+}

@@ -1,0 +1,416 @@
+//! Running a piece: the builder's side of compaction, and the install.
+//!
+//! The builder walks the plan in key order, reads the blocks of each task, and keeps a bounded number of tasks in flight
+//! with the scheduler; their verified outputs are written in order. Inputs stay valid meanwhile because the job holds
+//! the Super it started from, and because busy ranges keep other jobs away.
+//!
+//! # After a crash
+//! Until the manifest edit is durable nothing refers to the new extents: the next opening finds their space free.
+//! Afterwards nothing refers to the old ones. Space of the old ones is reused only once the edit is durable and the last
+//! reader that could still see them has gone.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use terrane_base::{Error, ErrorKind, Result, Seq};
+use terrane_compaction::builder::{Piece, Plan, Source, Span, Work, cut};
+use terrane_compaction::{Done, Finished, InputBlock, Task, Way};
+use terrane_format::block::{Block, BlockCursor, BlockForm, Compression as Stored};
+use terrane_format::extent::{BlockHandle, ExtentForm};
+use terrane_format::manifest::Edit;
+use terrane_format::tombstone::RangeTombstones;
+use terrane_media::Signal;
+
+use crate::compact::busy::KeyRange;
+use crate::compact::inputs::{self, BlockOf, Input};
+use crate::compact::pick::Pick;
+use crate::compact::plan::{self, MoveRules, Stretch};
+use crate::db::engine::Engine;
+use crate::db::table::Table;
+use crate::levels::{Extent, ExtentRef, RefKey, RunWriter, VersionEdit, WrittenRun};
+use crate::options::{Compression, SubtableOptions};
+use crate::read::blocks::{Part, load};
+
+/// Tasks in flight per executing unit.
+const AHEAD: usize = 2;
+
+/// The form in which `level` of a subtable stores extents.
+pub(crate) fn extent_form(o: &SubtableOptions, level: u8, extent_bytes: usize) -> ExtentForm {
+    let (compression, zstd_level) = match o.compression {
+        Compression::Zstd(l) if level >= 2 => (Stored::Zstd, l),
+        _ => (Stored::None, 0),
+    };
+    ExtentForm {
+        block: BlockForm { target_bytes: o.block_bytes, ..BlockForm::default() },
+        compression,
+        zstd_level,
+        filter_bits_per_key: o.filter_bits,
+        max_bytes: extent_bytes,
+        ..ExtentForm::default()
+    }
+}
+
+/// Blocks that a device takes per way (and the CPU is given, for the same tasks suit both).
+const BLOCKS_PER_WAY: usize = 128;
+/// Fewer neighbouring blocks than this are merged rather than copied: each copied stretch splits a task.
+const MIN_COPY: usize = 3;
+
+/// What a piece came to, before it is installed.
+#[derive(Default)]
+struct Outcome {
+    written: Vec<WrittenRun>,
+    /// Parts that go down as they are, with the way that they come from.
+    moved: Vec<(usize, ExtentRef)>,
+    dropped_values: Vec<u64>,
+}
+
+/// What stays the same over a piece.
+struct Context<'a> {
+    engine: &'a Engine,
+    pick: &'a Pick,
+    form: ExtentForm,
+    snapshots: Vec<Seq>,
+}
+
+/// A step whose output is to be written, in order.
+enum Pending {
+    Task(Arc<Mutex<Option<Result<Finished>>>>),
+    Copy { way: usize, blocks: std::ops::Range<usize> },
+}
+
+/// One range of a merge, in work.
+struct Merge<'a> {
+    cx: &'a Context<'a>,
+    ways: &'a [Vec<ExtentRef>],
+    blocks: &'a [Vec<BlockOf>],
+    tombstones: &'a RangeTombstones,
+    bottom: bool,
+    done: Arc<Signal>,
+    pending: VecDeque<Pending>,
+}
+
+impl Engine {
+    /// Merges one piece and installs the outcome.
+    ///
+    /// # Errors
+    /// Whatever reading, merging, writing or installing fails with; nothing is changed then.
+    pub(crate) fn compact_piece(self: &Arc<Self>, table: &Arc<Table>, pick: &Pick) -> Result<()> {
+        let state = table.state_full();
+        let inputs = inputs::of_piece(&state.version, pick);
+        if inputs.iter().all(|i| i.parts.is_empty()) {
+            return Ok(());
+        }
+        // Published first, snapshots after: see `db::snapshot`. The inputs were fixed before both.
+        let published = self.visible();
+        let snapshots = self.snapshots.collect(published);
+        let form = extent_form(&table.options(), pick.to, self.options.tuning.extent_bytes);
+        let is_bottom = |range: &KeyRange| {
+            let below = state.version.levels.iter().skip(pick.to as usize);
+            below.into_iter().all(|run| run.overlapping(&range.lo, range.hi.as_deref()).is_empty())
+        };
+        let rules = MoveRules {
+            compressed_below: form.compression != Stored::None,
+            bottom: is_bottom(&pick.range),
+            in_place: pick.from == pick.to,
+        };
+        let cx = Context { engine: self, pick, form, snapshots };
+        let ways: Vec<Vec<ExtentRef>> = inputs.iter().map(|i| i.parts.clone()).collect();
+        let mut out = Outcome::default();
+        let mut read = 0;
+        for stretch in plan::stretches(&ways, rules) {
+            match stretch {
+                Stretch::Move { way, at } => out.moved.push((way, at)),
+                Stretch::Merge { range, ways } => {
+                    read += ways.iter().flatten().map(|p| u64::from(p.extent.meta.data_bytes)).sum::<u64>();
+                    cx.merge_stretch(&range, &ways, is_bottom(&range), &mut out)?;
+                }
+            }
+        }
+        let written = out.written.iter().flat_map(|w| w.extents()).map(|m| u64::from(m.data_bytes)).sum();
+        self.counters.compact_read.add(read);
+        self.counters.compact_written.add(written);
+        self.counters.extents_moved.add(out.moved.len() as u64);
+        self.install_piece(table, pick, &inputs, out)
+    }
+
+    /// Makes the outcome durable and visible.
+    fn install_piece(
+        self: &Arc<Self>,
+        table: &Arc<Table>,
+        pick: &Pick,
+        inputs: &[Input],
+        out: Outcome,
+    ) -> Result<()> {
+        let _edit = table.edit.lock();
+        table.check_alive()?;
+        let version = table.state().version.clone();
+        let mut edit = VersionEdit::default();
+        // A part that goes down to where it is already, whole, stays untouched.
+        let stays = |way: usize, part: &ExtentRef| {
+            let same = |m: &ExtentRef| m.lo == part.lo && m.hi == part.hi && Arc::ptr_eq(&m.extent, &part.extent);
+            inputs[way].level == pick.to && out.moved.iter().any(|(w, m)| *w == way && same(m))
+        };
+        for (way, input) in inputs.iter().enumerate() {
+            for part in input.whole.iter().filter(|p| !stays(way, p)) {
+                edit.removed.push(RefKey::of(input.level, input.run, part));
+                for rest in inputs::remnants(part, &pick.range) {
+                    edit.added.push((input.level, input.run, rest));
+                }
+            }
+        }
+        for (way, part) in out.moved.iter().filter(|(way, part)| !stays(*way, part)) {
+            let run = if pick.to == 0 { inputs[*way].run } else { 0 };
+            edit.added.push((pick.to, run, part.clone()));
+        }
+        for meta in out.written.iter().flat_map(|w| w.extents()) {
+            let extent = self.open_extent(table, meta)?;
+            edit.added.push((pick.to, 0, ExtentRef::whole(extent)));
+        }
+        let applied = version.apply(&edit)?;
+        let mut edits = edit.to_edits(table.id);
+        edits.extend(out.dropped_values.iter().map(|&id| Edit::RemoveValue { subtable: table.id, id }));
+        let values = self.values_of(table.id, Some(&out.dropped_values));
+        let appended = self.manifest.append(&edits);
+        if appended.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Poisoned) {
+            // Durable or in doubt: the space is theirs.
+            out.written.into_iter().for_each(|w| drop(w.keep()));
+        }
+        appended?;
+        let next = Arc::new(applied.version);
+        table.install_version(next.clone(), None);
+        version.retire(&next, applied.obsolete, values);
+        Ok(())
+    }
+
+    /// The extent that was just written.
+    pub(crate) fn open_extent(
+        &self,
+        table: &Table,
+        meta: &Arc<terrane_format::extent::ExtentMeta>,
+    ) -> Result<Arc<Extent>> {
+        let file = self.space.file(meta.file)?;
+        Ok(Extent::new(meta.clone(), file, table.name.clone(), self.reclaimer.clone()))
+    }
+}
+
+impl Context<'_> {
+    fn merge_stretch(
+        &self,
+        range: &KeyRange,
+        ways: &[Vec<ExtentRef>],
+        bottom: bool,
+        out: &mut Outcome,
+    ) -> Result<()> {
+        let engine = self.engine;
+        let mut writer: Option<RunWriter> = None;
+        let mut kept = Vec::new();
+        // Range tombstones that survive are known only when all tasks are done, but extents are cut as blocks come: the
+        // rules are pure, so they are applied to all of them beforehand.
+        let tombstones = inputs::tombstones(ways, range)?;
+        let all = self.task(range.clone(), Vec::new(), tombstones.clone(), bottom);
+        let survivors = terrane_compaction::kept_tombstones(&all);
+        for range in plan::between_trimmed_edges(range, ways) {
+            let blocks =
+                ways.iter().map(|parts| inputs::blocks(&engine.cache, parts, &range)).collect::<Result<Vec<_>>>()?;
+            let pieces = self.cut(&range, ways, &blocks, &tombstones, bottom)?;
+            let mut merge = Merge {
+                cx: self,
+                ways,
+                blocks: &blocks,
+                tombstones: &tombstones,
+                bottom,
+                done: Arc::new(Signal::new()),
+                pending: VecDeque::new(),
+            };
+            let writer = match &mut writer {
+                Some(w) => w,
+                none => none.insert(RunWriter::new(
+                    engine.space.clone(),
+                    engine.ids.clone(),
+                    self.form,
+                    survivors.clone(),
+                )?),
+            };
+            let ahead = AHEAD * engine.options.compaction_jobs();
+            for piece in pieces {
+                if engine.closing.load(Ordering::Acquire) {
+                    return Err(Error::new(ErrorKind::Closed, "the database is being closed"));
+                }
+                let range = KeyRange { lo: piece.lo, hi: piece.hi };
+                match piece.work {
+                    Work::Merge(sources) => merge.submit(range, &sources)?,
+                    Work::Copy { source, blocks } => {
+                        merge.pending.push_back(Pending::Copy { way: source, blocks });
+                    }
+                }
+                while merge.pending.len() > ahead {
+                    merge.write_next(writer, out)?;
+                }
+            }
+            while !merge.pending.is_empty() {
+                merge.write_next(writer, out)?;
+            }
+        }
+        if let Some(w) = writer {
+            kept.push(w.finish()?);
+        }
+        out.written.append(&mut kept);
+        Ok(())
+    }
+
+    /// Cuts a range into tasks and copies.
+    fn cut(
+        &self,
+        range: &KeyRange,
+        ways: &[Vec<ExtentRef>],
+        blocks: &[Vec<BlockOf>],
+        tombstones: &RangeTombstones,
+        bottom: bool,
+    ) -> Result<Vec<Piece>> {
+        let copyable = |b: &BlockOf| {
+            self.pick.from != self.pick.to
+                && b.handle.compression == self.form.compression
+                && !(bottom && b.handle.deletes > 0)
+        };
+        let span = |b: &'_ BlockOf| -> (u64, u32, u32) {
+            let h = &b.handle;
+            // What must not be copied says that it is all deletions: the builder refuses such blocks.
+            let deletes = if copyable(b) { h.deletes } else { h.rows };
+            (u64::from(h.raw_len), h.rows, deletes)
+        };
+        let mut sources = Vec::with_capacity(ways.len());
+        for (parts, list) in ways.iter().zip(blocks) {
+            let spans = list.iter().map(|b| {
+                let (bytes, rows, deletes) = span(b);
+                Span { first_key: &b.first_key[..], bytes, rows, deletes }
+            });
+            sources.push(Source { blocks: spans.collect(), end: parts.last().map(|p| &*p.hi) });
+        }
+        let plan = Plan {
+            lo: &range.lo,
+            hi: range.hi.as_deref(),
+            sources: &sources,
+            tombstones,
+            blocks_per_way: BLOCKS_PER_WAY,
+            bytes: self.engine.options.tuning.task_bytes as u64,
+            copy_blocks: MIN_COPY,
+        };
+        cut(&plan, |source, block| {
+            let b = &blocks[source][block];
+            last_key(&ways[source][b.part].extent, &b.handle)
+        })
+    }
+
+    fn task(&self, range: KeyRange, ways: Vec<Way>, tombstones: RangeTombstones, bottom: bool) -> Task {
+        Task {
+            id: self.engine.next_task.fetch_add(1, Ordering::Relaxed),
+            lo: range.lo,
+            hi: range.hi,
+            ways,
+            tombstones,
+            snapshots: self.snapshots.clone(),
+            bottom,
+            form: self.form.block,
+        }
+    }
+}
+
+/// The last key of a block.
+fn last_key(extent: &Extent, handle: &BlockHandle) -> Result<Vec<u8>> {
+    let raw = extent.load_block(handle)?;
+    let place = |e| extent.place(e, handle.offset);
+    let mut cursor = BlockCursor::new();
+    cursor.seek_last(Block::parse(&raw).map_err(place)?).map_err(place)?;
+    Ok(cursor.key().to_vec())
+}
+
+impl Merge<'_> {
+    /// Reads the input of a task and queues it.
+    fn submit(&mut self, range: KeyRange, sources: &[std::ops::Range<usize>]) -> Result<()> {
+        let engine = self.cx.engine;
+        let mut ways = Vec::with_capacity(self.ways.len());
+        for ((parts, blocks), chosen) in self.ways.iter().zip(self.blocks).zip(sources) {
+            let mut way = Way::default();
+            for same in blocks.get(chosen.clone()).unwrap_or_default().chunk_by(|a, b| a.part == b.part) {
+                let handles: Vec<BlockHandle> = same.iter().map(|b| b.handle).collect();
+                let loaded = parts[same[0].part].extent.load_blocks(&handles)?;
+                for (bytes, handle) in loaded.into_iter().zip(&handles) {
+                    way.blocks.push(match handle.compression {
+                        Stored::None => InputBlock::with_crc(bytes, handle.crc),
+                        _ => InputBlock::new(bytes),
+                    });
+                }
+            }
+            ways.push(way);
+        }
+        let tombstones = self.tombstones.clip(&range.lo, range.hi.as_deref());
+        let mut task = self.cx.task(range, ways, tombstones, self.bottom);
+        let slot = Arc::new(Mutex::new(None));
+        let (theirs, signal) = (slot.clone(), self.done.clone());
+        let mut done: Done = Box::new(move |result| {
+            *theirs.lock() = Some(result);
+            signal.notify_all();
+        });
+        loop {
+            match engine.scheduler.submit(task, done) {
+                Ok(_token) => break,
+                Err(refused) if refused.error.kind() == ErrorKind::LimitExceeded => {
+                    engine.scheduler.wait_for_room()?;
+                    (task, done) = (refused.task, refused.done);
+                }
+                Err(refused) => return Err(refused.error),
+            }
+        }
+        self.pending.push_back(Pending::Task(slot));
+        Ok(())
+    }
+
+    /// Waits for the oldest step and writes its output.
+    fn write_next(&mut self, writer: &mut RunWriter, out: &mut Outcome) -> Result<()> {
+        match self.pending.pop_front() {
+            None => Ok(()),
+            Some(Pending::Task(slot)) => {
+                let media = &*self.cx.engine.media;
+                self.done.wait_until(media, || slot.lock().is_some())?;
+                let Some(result) = slot.lock().take() else {
+                    return Err(Error::new(ErrorKind::Closed, "a compaction task ended without a result"));
+                };
+                let finished = result?;
+                self.cx.engine.counters.tasks_redone.add(u64::from(finished.redone));
+                let output = finished.output;
+                out.dropped_values.extend(output.dropped_values);
+                output.blocks.into_iter().try_for_each(|block| writer.add_block(block))
+            }
+            Some(Pending::Copy { way, blocks }) => self.copy(way, blocks, writer),
+        }
+    }
+
+    /// Copies blocks as bytes, verified.
+    fn copy(&self, way: usize, range: std::ops::Range<usize>, writer: &mut RunWriter) -> Result<()> {
+        let engine = self.cx.engine;
+        let mut cursor = BlockCursor::new();
+        for b in &self.blocks[way][range] {
+            let (extent, handle) = (&self.ways[way][b.part].extent, &b.handle);
+            let place = |e| extent.place(e, handle.offset);
+            let stored = extent.load_stored(handle)?;
+            let raw = handle.open(&stored).map_err(place)?;
+            let block = Block::parse(&raw).map_err(place)?;
+            cursor.seek_first(block).map_err(place)?;
+            let first = (cursor.key().to_vec(), cursor.seq());
+            cursor.seek_last(block).map_err(place)?;
+            let filters = match handle.filter_len {
+                0 => None,
+                _ => Some(load(&engine.cache, extent, &Part::Filter)?),
+            };
+            let filter = match &filters {
+                None => &[],
+                Some(pin) => handle.filter(pin).map_err(place)?,
+            };
+            writer.add_stored_block((&first.0, first.1), cursor.key(), handle, &stored, filter)?;
+            engine.counters.blocks_copied.add(1);
+        }
+        Ok(())
+    }
+}

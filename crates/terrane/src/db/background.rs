@@ -1,0 +1,238 @@
+//! Scheduling background work: flushes of frozen memtables, compactions.
+//!
+//! At most one flush per subtable runs at a time, oldest memtable first. Compactions are limited in number over all
+//! subtables; jobs of one subtable work on disjoint ranges. Every job, when it ends, looks for what is due next, so
+//! nothing polls. A failed job records its error as *trouble*: it is retried when a writer next needs the room.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrane_base::{Error, ErrorKind, Result};
+use terrane_media::Pool;
+
+use crate::compact::pick::{self, Pick, Picture};
+use crate::db::engine::Engine;
+use crate::db::table::Table;
+
+impl Engine {
+    /// Queues a job; it holds the engine only while it runs.
+    fn spawn(&self, name: &'static str, job: impl FnOnce(Arc<Engine>) + Send + 'static) {
+        let me = self.me.clone();
+        self.jobs.fetch_add(1, Ordering::AcqRel);
+        self.media.spawn(
+            Pool::Flush,
+            name,
+            Box::new(move || {
+                if let Some(engine) = me.upgrade() {
+                    job(engine.clone());
+                    engine.jobs.fetch_sub(1, Ordering::AcqRel);
+                    engine.update_pressure();
+                    engine.progress.notify_all();
+                }
+            }),
+        );
+    }
+
+    /// Has the complete memtables of `table` written out, unless that is under way.
+    pub(crate) fn schedule_flush(&self, table: &Arc<Table>) {
+        if self.closing.load(Ordering::Acquire) || table.flushing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let table = table.clone();
+        self.spawn("flush", move |engine| engine.flush_job(&table));
+    }
+
+    /// Has all complete memtables written out.
+    pub(crate) fn schedule_flushes(&self) {
+        for table in self.tables.load().all() {
+            if !table.frozen().is_empty() {
+                self.schedule_flush(table);
+            }
+        }
+    }
+
+    fn flush_job(self: &Arc<Self>, table: &Arc<Table>) {
+        loop {
+            match self.flush_oldest(table) {
+                Ok(true) => self.trouble.store(None),
+                Ok(false) => break,
+                Err(e) => {
+                    self.note_trouble(&e.with_subtable(&*table.name).context("writing a memtable out"));
+                    break;
+                }
+            }
+        }
+        table.flushing.store(false, Ordering::Release);
+        // One may have become complete between the last look and the flag.
+        if self.trouble.load().is_none() && self.flushable(table).is_some() && table.has_l0_room() {
+            self.schedule_flush(table);
+        }
+        self.schedule_compactions();
+    }
+
+    /// Starts the most urgent compactions, as many as may run.
+    pub(crate) fn schedule_compactions(&self) {
+        while !self.closing.load(Ordering::Acquire) {
+            let most = self.options.compaction_jobs() as u64;
+            if self.compactions.fetch_add(1, Ordering::AcqRel) >= most {
+                self.compactions.fetch_sub(1, Ordering::AcqRel);
+                return;
+            }
+            let Some((table, pick, ticket)) = self.most_urgent() else {
+                self.compactions.fetch_sub(1, Ordering::AcqRel);
+                return;
+            };
+            self.spawn("compaction", move |engine| {
+                let done = engine.compact_piece(&table, &pick);
+                table.busy.lock().leave(ticket);
+                engine.compactions.fetch_sub(1, Ordering::AcqRel);
+                match done {
+                    Ok(()) => {
+                        engine.counters.compactions.add(1);
+                        // L0 may have room again.
+                        if engine.flushable(&table).is_some() {
+                            engine.schedule_flush(&table);
+                        }
+                        engine.schedule_compactions();
+                    }
+                    Err(e) if e.kind() == ErrorKind::SubtableDropped => engine.schedule_compactions(),
+                    // Not rescheduled at once: a full device would be hammered. The next flush or writer in need does.
+                    Err(e) => engine.note_trouble(&e.with_subtable(&*table.name).context("compaction")),
+                }
+            });
+        }
+    }
+
+    /// The most urgent piece over all subtables, marked as being worked on.
+    fn most_urgent(&self) -> Option<(Arc<Table>, Pick, u64)> {
+        let oldest_snapshot = self.oldest_snapshot();
+        let mut best: Option<(Arc<Table>, Pick)> = None;
+        for table in self.tables.load().all() {
+            if let Some(p) = self.pick(table, oldest_snapshot)
+                && best.as_ref().is_none_or(|(_, b)| p.urgency > b.urgency)
+            {
+                best = Some((table.clone(), p));
+            }
+        }
+        let (table, chosen) = best?;
+        let mut busy = table.busy.lock();
+        // Someone may have picked in this range meanwhile.
+        let (lo, hi) = (&chosen.range.lo, chosen.range.hi.as_deref());
+        if busy.is_busy(chosen.from, lo, hi) || busy.is_busy(chosen.to, lo, hi) {
+            return None;
+        }
+        let ticket = busy.enter(chosen.from..=chosen.to, chosen.range.clone());
+        drop(busy);
+        if chosen.from == 0 && chosen.reason == pick::Reason::L0 {
+            table.cursors.lock().l0 = chosen.range.hi.clone();
+        }
+        Some((table, chosen, ticket))
+    }
+
+    pub(crate) fn pick(&self, table: &Table, oldest_snapshot: u64) -> Option<Pick> {
+        if table.is_dropped() {
+            return None;
+        }
+        let state = table.state();
+        let busy = table.busy.lock();
+        let cursors = table.cursors.lock();
+        pick::pick(&Picture {
+            version: &state.version,
+            busy: &busy,
+            cursors: &cursors,
+            memtable_bytes: self.options.memtable_bytes as u64,
+            piece_bytes: self.options.tuning.piece_bytes,
+            oldest_snapshot,
+        })
+    }
+
+    pub(crate) fn oldest_snapshot(&self) -> u64 {
+        let published = self.visible();
+        self.snapshots.collect(published).first().copied().unwrap_or(published)
+    }
+
+    /// Tells the pacer how pressed the engine is.
+    pub(crate) fn update_pressure(&self) {
+        let mut pressure = self.memory.fullness();
+        for table in self.tables.load().all() {
+            let state = table.state();
+            let waiting = state.memtables.len() > 1;
+            let levels = pick::pressure(&state.version, self.options.memtable_bytes as u64);
+            // A full L0 only matters to writers when a memtable waits for its place.
+            let levels = if waiting { levels } else { levels.min(0.7) };
+            pressure = pressure.max(levels);
+        }
+        self.pacer.set_pressure(pressure);
+    }
+
+    /// Has the space freed whose last reader has gone.
+    pub(crate) fn schedule_reclaim(&self) {
+        if !self.closing.load(Ordering::Acquire) {
+            self.spawn("reclaim", |engine| engine.reclaim());
+        }
+    }
+
+    /// Merges everything of `table` down, piece by piece, until nothing is left above the bottom.
+    pub(crate) fn compact_table(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
+        self.flush_table(table)?;
+        loop {
+            // Work in progress first: pieces must not overlap.
+            self.wait_idle()?;
+            let state = table.state();
+            let last = state.version.levels.len() as u8;
+            let from = match state.version.l0.is_empty() {
+                false => 0,
+                true => match (1..last).find(|l| !state.version.levels[*l as usize - 1].is_empty()) {
+                    Some(l) => l,
+                    None => return Ok(()),
+                },
+            };
+            drop(state);
+            let mut lo = Vec::new();
+            loop {
+                self.check_writable()?;
+                let Some(range) = pick::next_piece(&table.state().version, from, &lo, &self.options) else { break };
+                let hi = range.hi.clone();
+                let pick = Pick { from, to: from + 1, range, reason: pick::Reason::Size, urgency: 1.0 };
+                let ticket = table.busy.lock().enter(from..=from + 1, pick.range.clone());
+                let done = self.compact_piece(table, &pick);
+                table.busy.lock().leave(ticket);
+                done?;
+                match hi {
+                    Some(hi) => lo = hi,
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// Waits until no background work is queued or running.
+    pub(crate) fn wait_idle(&self) -> Result<()> {
+        self.progress.wait_until(&*self.media, || self.jobs.load(Ordering::Acquire) == 0)
+    }
+
+    /// Writes everything of `table` that is in memtables out, and waits.
+    pub(crate) fn flush_table(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
+        table.check_alive()?;
+        self.freeze_now(table);
+        self.trouble.store(None);
+        self.schedule_flush(table);
+        let mut failed: Option<Error> = None;
+        self.progress.wait_until(&*self.media, || {
+            if let Some(e) = &*self.trouble.load() {
+                failed = Some((**e).clone());
+                return true;
+            }
+            if table.is_dropped() || table.frozen().is_empty() {
+                return true;
+            }
+            if !table.has_l0_room() {
+                self.schedule_compactions();
+            } else if self.flushable(table).is_some() {
+                self.schedule_flush(table);
+            }
+            false
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,272 @@
+//! Committing: check, bucket, reserve, write, index, order.
+//!
+//! One skeleton: what can fail is checked before anything is reserved; the first thread in a bucket leads and takes the
+//! others along; the leader reserves log space in one step, writes its bytes into the mapped tail in parallel with other
+//! leaders, inserts the records into the memtables, and marks its slot filled. Whoever then finds the ring's head filled
+//! makes the filled prefix durable, if a member asked for it, and publishes it.
+//!
+//! # Invariants
+//! * A reserved slot is always filled, even when writing its bytes failed: the entry then carries the error, and the log
+//!   is poisoned, so nothing after it is acknowledged either.
+//! * `visible` is stored by the orderer alone, in log order; a record with a higher sequence is in a memtable but no
+//!   reader looks at it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrane_base::metrics::stripe;
+use terrane_base::waiter::Settler;
+use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, Waiter};
+use terrane_commit::{Filled, Lead, Orderer, Role};
+use terrane_format::batch::{EntryHeader, EntryKind, Ops, entry_len};
+use terrane_format::value_ref::ValueRef;
+
+use crate::batch::WriteBatch;
+use crate::db::engine::Engine;
+use crate::db::table::Table;
+use crate::options::Durability;
+
+/// One batch on its way through a bucket.
+#[derive(Debug)]
+pub(crate) struct Request {
+    body: Vec<u8>,
+    count: u32,
+    body_crc: u32,
+    sync: bool,
+    tables: Vec<Arc<Table>>,
+    settler: Settler,
+}
+
+/// One leader's group in the ring.
+#[derive(Debug)]
+pub(crate) struct GroupEntry {
+    members: Vec<(Settler, Seq)>,
+    sync: bool,
+    failed: Option<Error>,
+}
+
+/// A commit that may still be on its way. Wait for it, or register a waker or a callback.
+#[derive(Debug)]
+pub struct PendingCommit {
+    completion: Completion,
+    engine: Arc<Engine>,
+}
+
+impl PendingCommit {
+    /// Blocks until the commit has the durability that was asked for; returns its sequence.
+    ///
+    /// # Errors
+    /// What the commit failed with.
+    pub fn wait(self) -> Result<Seq> {
+        let engine = &self.engine;
+        self.completion.wait_helping(|| engine.ring.resume(&**engine))
+    }
+
+    /// The outcome, if known already.
+    pub fn outcome(&self) -> Option<Result<Seq>> {
+        self.completion.outcome()
+    }
+
+    /// Has `waiter` told once the outcome is known; at once if it is known already.
+    pub fn register(&self, waiter: Waiter) {
+        self.completion.register(waiter);
+    }
+}
+
+impl Engine {
+    pub(crate) fn commit(self: &Arc<Self>, batch: WriteBatch, durability: Durability) -> Result<Seq> {
+        self.submit(batch, durability)?.wait()
+    }
+
+    /// Commits without waiting for the outcome.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        mut batch: WriteBatch,
+        durability: Durability,
+    ) -> Result<PendingCommit> {
+        self.check_writable()?;
+        let sync = durability == Durability::Sync;
+        if let Some(t) = batch.tables().first()
+            && t.database != self.database
+        {
+            return Err(Error::invalid("the batch names subtables of another database"));
+        }
+        for t in batch.tables() {
+            t.check_alive()?;
+        }
+        let large = batch.take_large();
+        let most = self.options.max_batch_bytes();
+        // A reference takes at most this much beside its key.
+        let refs: usize = large.iter().map(|l| l.key.len() + 64 + l.value.len() / (64 << 10)).sum();
+        let bytes = entry_len(batch.bytes() + refs);
+        if bytes > most {
+            return Err(Error::limit("batch size in bytes", bytes, most)
+                .with_hint("split the batch, or raise the segment size"));
+        }
+        if batch.is_empty() {
+            return self.empty_commit(sync);
+        }
+        self.make_room()?;
+        self.pacer.admit(bytes, &*self.media);
+        self.log.admit(bytes)?;
+        if !large.is_empty() {
+            let mut written = Vec::with_capacity(large.len());
+            for put in &large {
+                match self.space.write_value(self.ids.value(), &put.value) {
+                    Ok(v) => written.push(v),
+                    Err(e) => {
+                        for v in &written {
+                            self.space.free_value(v)?;
+                        }
+                        return Err(e);
+                    }
+                }
+            }
+            self.values_dirty.store(true, Ordering::Release);
+            let refs: Vec<Vec<u8>> = written.iter().map(encode_ref).collect();
+            batch.insert_refs(&large, &refs);
+        }
+        let (body, count, body_crc, tables) = batch.into_parts();
+        let completion = Completion::new();
+        let settler = completion.settler();
+        let request = Request { body, count, body_crc, sync, tables, settler };
+        if let Role::Leader(lead) = self.buckets.enter(stripe(), bytes, request) {
+            self.lead(lead);
+        }
+        Ok(PendingCommit { completion, engine: self.clone() })
+    }
+
+    /// A commit of nothing: still a barrier, if asked to be durable.
+    fn empty_commit(self: &Arc<Self>, sync: bool) -> Result<PendingCommit> {
+        let seq = self.visible();
+        if sync {
+            self.sync_log(seq + 1)?;
+        }
+        let completion = Completion::new();
+        completion.settle(Ok(seq));
+        Ok(PendingCommit { completion, engine: self.clone() })
+    }
+
+    fn lead(self: &Arc<Self>, lead: Lead<'_, Request>) {
+        let group = lead.close();
+        let units: u64 = group.iter().map(|r| entry_len(r.body.len()) / 8).sum();
+        let requests = std::iter::once(group.own).chain(group.followers);
+        let place = match self.ring.reserve(units, &**self) {
+            Ok(p) => p,
+            Err(e) => {
+                requests.for_each(|r| r.settler.settle(Err(e.clone())));
+                return;
+            }
+        };
+        let generation = place.epoch();
+        let mut lsn = place.pos() * 8;
+        let mut entry = GroupEntry { members: Vec::new(), sync: false, failed: None };
+        let mut full: Vec<Arc<Table>> = Vec::new();
+        for r in requests {
+            let done = self.write_entry(lsn, &r).and_then(|()| self.index(lsn, generation, &r, &mut full));
+            if let Err(e) = done {
+                entry.failed.get_or_insert(e);
+            }
+            lsn += entry_len(r.body.len());
+            entry.sync |= r.sync;
+            entry.members.push((r.settler, lsn - 1));
+        }
+        place.fill(entry);
+        for table in full {
+            self.freeze_active(&table);
+        }
+    }
+
+    fn write_entry(&self, lsn: Lsn, r: &Request) -> Result<()> {
+        let header = EntryHeader {
+            body_len: r.body.len() as u32,
+            count: r.count,
+            lsn,
+            generation: self.log_generation,
+            kind: EntryKind::Batch,
+            body_crc: r.body_crc,
+        };
+        self.log.write(lsn, &[&header.encode(), &r.body])
+    }
+
+    /// Inserts the records into their memtables; collects the tables whose active memtable is full.
+    fn index(&self, lsn: Lsn, generation: u64, r: &Request, full: &mut Vec<Arc<Table>>) -> Result<()> {
+        let limit = self.options.memtable_freeze_bytes();
+        let mut ops = Ops::new(&r.body).enumerate().peekable();
+        while let Some((_, Ok(first))) = ops.peek() {
+            let id = first.subtable;
+            let Some(table) = r.tables.iter().find(|t| t.id == id) else {
+                return Err(Error::corruption("a batch names a subtable that it did not enter"));
+            };
+            let state = table.state();
+            let memtable = state.memtable_for(generation);
+            while let Some((i, op)) =
+                ops.next_if(|(_, op)| op.as_ref().is_ok_and(|op| op.subtable == id))
+            {
+                let op = op?;
+                memtable.insert(lsn, lsn + 1 + i as u64, op.kind, op.key, op.value)?;
+            }
+            let crowded = memtable.deletes() >= self.options.max_memtable_deletes()
+                && memtable.deletes() * 2 > memtable.index.len() as u64;
+            if (memtable.bytes() >= limit || crowded) && !full.iter().any(|t| Arc::ptr_eq(t, table)) {
+                full.push(table.clone());
+            }
+        }
+        match ops.next() {
+            Some((_, Err(e))) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the log durable up to `lsn`, the large values that it refers to first.
+    pub(crate) fn sync_log(&self, lsn: Lsn) -> Result<()> {
+        self.log.sync_to(lsn)
+    }
+}
+
+fn encode_ref(v: &ValueRef) -> Vec<u8> {
+    let mut out = Vec::new();
+    v.encode(&mut out);
+    out
+}
+
+impl Orderer<GroupEntry> for Engine {
+    fn settle(&self, group: &mut [Filled<GroupEntry>]) {
+        let Some(end) = group.last().map(|f| f.end() * 8) else { return };
+        let mut failed = group.iter().find_map(|f| match &f.entry {
+            None => Some(Error::new(ErrorKind::Poisoned, "a committing thread died half way")),
+            Some(e) => e.failed.clone(),
+        });
+        if failed.is_none() && self.log.is_poisoned() {
+            failed = Some(
+                Error::new(ErrorKind::Poisoned, "an earlier write or flush of the log failed")
+                    .with_hint("close and reopen the database"),
+            );
+        }
+        if failed.is_none() {
+            self.log.advance(end);
+            if group.iter().flat_map(|f| &f.entry).any(|e| e.sync) {
+                failed = self.sync_log(end).err();
+            }
+        }
+        let members = group.iter_mut().filter_map(|f| f.entry.take()).flat_map(|e| e.members);
+        match failed {
+            None => {
+                // SeqCst: pairs with the freezer, which stores its boundary and then reads what is visible.
+                self.visible.store(end - 1, Ordering::SeqCst);
+                members.for_each(|(settler, seq)| settler.settle(Ok(seq)));
+                if self.next_boundary.load(Ordering::SeqCst) <= end {
+                    self.boundary_passed();
+                }
+            }
+            Some(e) => {
+                self.log.poison(&e);
+                members.for_each(|(settler, _)| settler.settle(Err(e.clone())));
+            }
+        }
+    }
+
+    fn heir(&self, next: &GroupEntry) -> Option<Completion> {
+        next.members.first().and_then(|(settler, _)| settler.willing())
+    }
+}

@@ -1,0 +1,262 @@
+//! The engine behind all handles of an open database.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use terrane_base::{Error, ErrorKind, Lsn, MemoryBudget, Result, Seq, SubtableId};
+use terrane_cache::{Cache, HeatSampler};
+use terrane_commit::{Buckets, Ring};
+use terrane_compaction::Scheduler;
+use terrane_format::Kind;
+use terrane_format::value_ref::ValueRef;
+use terrane_media::{LockGuard, Media, Signal};
+
+use crate::db::commit::{GroupEntry, Request};
+use crate::db::pacing::Pacer;
+use crate::db::snapshot::{Snapshot, Snapshots};
+use crate::db::stats::Counters;
+use crate::db::table::Table;
+use crate::levels::{Ids, ManifestStore, Poison, Reclaimer, Space};
+use crate::log::Log;
+use crate::options::Options;
+use crate::read::blocks::load;
+use crate::read::iter::foreign_snapshot;
+use crate::read::lookup::{Found, Step, Walk};
+
+/// The subtables alive, by id and by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tables {
+    by_id: HashMap<SubtableId, Arc<Table>>,
+    by_name: HashMap<Arc<str>, Arc<Table>>,
+}
+
+impl Tables {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.by_id.values()
+    }
+
+    pub(crate) fn by_name(&self, name: &str) -> Option<&Arc<Table>> {
+        self.by_name.get(name)
+    }
+
+    pub(crate) fn insert(&mut self, table: Arc<Table>) {
+        self.by_name.insert(table.name.clone(), table.clone());
+        self.by_id.insert(table.id, table);
+    }
+
+    pub(crate) fn remove(&mut self, table: &Table) {
+        self.by_name.remove(&*table.name);
+        self.by_id.remove(&table.id);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+}
+
+/// Everything an open database consists of. Handles, cursors and background jobs share it.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    /// Tells the open databases of a process apart.
+    pub(crate) database: u64,
+    pub(crate) media: Arc<dyn Media>,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) manifest: ManifestStore,
+    pub(crate) space: Arc<Space>,
+    pub(crate) log: Log,
+    /// The generation that log records of this opening carry.
+    pub(crate) log_generation: u32,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) heat: HeatSampler,
+    pub(crate) snapshots: Arc<Snapshots>,
+    /// The newest published sequence. Stored by the orderer alone.
+    pub(crate) visible: CachePadded<AtomicU64>,
+    pub(crate) ring: Ring<GroupEntry>,
+    pub(crate) buckets: Buckets<Request>,
+    /// Generation of the newest memtables.
+    pub(crate) generation: AtomicU64,
+    pub(crate) freezing: Mutex<()>,
+    /// The lowest boundary of a frozen memtable that is not complete yet.
+    pub(crate) next_boundary: AtomicU64,
+    pub(crate) tables: ArcSwap<Tables>,
+    /// Serialises creating, dropping and configuring subtables.
+    pub(crate) ddl: Mutex<()>,
+    /// All memtables.
+    pub(crate) memory: MemoryBudget,
+    pub(crate) pacer: Pacer,
+    pub(crate) scheduler: Scheduler,
+    /// Raised whenever background work ended.
+    pub(crate) progress: Signal,
+    /// Background jobs (flushes and compactions) queued or running.
+    pub(crate) jobs: AtomicU64,
+    pub(crate) compactions: AtomicU64,
+    pub(crate) next_task: AtomicU64,
+    /// Why background work stands still, if it does.
+    pub(crate) trouble: ArcSwapOption<Error>,
+    /// Closing has begun.
+    pub(crate) ending: AtomicBool,
+    /// No further work is started and no commit taken.
+    pub(crate) closing: AtomicBool,
+    pub(crate) ids: Arc<Ids>,
+    pub(crate) poison: Arc<Poison>,
+    /// Space whose last reader has gone.
+    pub(crate) reclaimer: Arc<Reclaimer>,
+    /// The machine is ours alone: its threads end with the database.
+    pub(crate) owns_media: AtomicBool,
+    /// Large values have been written that are not flushed yet.
+    pub(crate) values_dirty: Arc<AtomicBool>,
+    pub(crate) counters: Counters,
+    pub(crate) me: std::sync::Weak<Engine>,
+    /// Held as long as the database is open.
+    pub(crate) _lock: Box<dyn LockGuard>,
+}
+
+impl Engine {
+    /// The newest published sequence.
+    #[inline]
+    pub(crate) fn visible(&self) -> Seq {
+        self.visible.load(Ordering::Acquire)
+    }
+
+    /// Everything below this LSN is published.
+    #[inline]
+    pub(crate) fn settled(&self) -> Lsn {
+        self.visible.load(Ordering::SeqCst) + 1
+    }
+
+    /// Fails if the database takes no writes.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the database is being closed"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+        if snapshot.database != self.database {
+            return Err(foreign_snapshot());
+        }
+        Ok(())
+    }
+
+    /// Calls `f` on the value of `key` at `seq` (default: now).
+    pub(crate) fn get<R>(
+        &self,
+        table: &Table,
+        key: &[u8],
+        seq: Option<Seq>,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        let place = |e: Error| e.with_subtable(&*table.name);
+        table.check_alive()?;
+        // The state first, the sequence after: see `read::lookup`.
+        let state = table.state();
+        let seq = seq.unwrap_or_else(|| self.visible());
+        let mut walk = Walk::default();
+        let mut supplied = None;
+        let mut large: Option<Result<Vec<u8>>> = None;
+        let mut f = Some(f);
+        let mut found = Some(|hit: Found<'_>| match hit.kind {
+            Kind::ValueRef => {
+                large = Some(self.read_large(hit.value));
+                None
+            }
+            _ => f.take().map(|f| f(hit.value)),
+        });
+        let answer = loop {
+            let step = walk.advance(&state, &self.cache, &self.heat, key, seq, &mut supplied, &mut found);
+            match step.map_err(place)? {
+                Step::Done(answer) => break answer.flatten(),
+                Step::Need(need) => {
+                    supplied = Some(load(&self.cache, &need.extent, &need.part).map_err(place)?);
+                }
+            }
+        };
+        drop(found);
+        match large {
+            None => Ok(answer),
+            Some(value) => {
+                let value = value.map_err(place)?;
+                Ok(f.take().map(|f| f(&value)))
+            }
+        }
+    }
+
+    /// The large value that `encoded` refers to.
+    pub(crate) fn read_large(&self, encoded: &[u8]) -> Result<Vec<u8>> {
+        self.space.read_value(&ValueRef::decode(encoded)?)
+    }
+
+    /// Frees the space whose last reader has gone.
+    pub(crate) fn reclaim(&self) {
+        for r in self.reclaimer.take() {
+            if let Some(extent) = r.extent {
+                self.cache.remove_extent(extent.0);
+            }
+            if let Err(e) = self.space.free(r.space) {
+                self.note_trouble(&e.context("freeing space"));
+            }
+        }
+    }
+
+    /// The value of a lookup's answer, copied.
+    pub(crate) fn copy_value(&self, hit: &Found<'_>) -> Result<Vec<u8>> {
+        match hit.kind {
+            Kind::ValueRef => self.read_large(hit.value),
+            _ => Ok(hit.value.to_vec()),
+        }
+    }
+
+    /// A read stepped over many deletions: have them cleared away.
+    pub(crate) fn many_deletions(&self, table: &Arc<Table>) {
+        let Some(me) = self.me.upgrade() else { return };
+        let active = table.state().active().clone();
+        if active.deletes() > 512 && active.deletes() * 2 > active.index.len() as u64 {
+            me.freeze_active(table);
+        }
+        me.schedule_compactions();
+    }
+
+    /// Holds the calling writer until memtable memory is within its budget, as long as background work can free some.
+    ///
+    /// # Errors
+    /// Why background work stands still, if it does.
+    pub(crate) fn make_room(self: &Arc<Self>) -> Result<()> {
+        self.freeze_for_budgets();
+        if self.memory.used() < self.memory.limit() {
+            return Ok(());
+        }
+        self.counters.full_waits.add(1);
+        let began = self.media.now();
+        self.schedule_flushes();
+        let mut trouble = None;
+        self.progress.wait_until(&*self.media, || {
+            if self.memory.used() < self.memory.limit() {
+                return true;
+            }
+            if let Some(e) = &*self.trouble.load() {
+                trouble = Some((**e).clone());
+                return true;
+            }
+            // Nothing queued and nothing running: what is held is held by readers, and waiting would not free it.
+            self.jobs.load(Ordering::Acquire) == 0
+        })?;
+        self.counters.full_wait_nanos.add((self.media.now() - began).as_nanos() as u64);
+        match trouble {
+            Some(e) => Err(e),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses all later writes.
+    pub(crate) fn note_trouble(&self, e: &Error) {
+        self.trouble.store(Some(Arc::new(e.clone())));
+        self.progress.notify_all();
+    }
+}

@@ -1,0 +1,168 @@
+//! Writing a frozen memtable out.
+//!
+//! The records become a run of L0, or go straight into L1 where they meet nothing there and no L0 run. Versions that no
+//! snapshot can see are left behind. (A memtable that meets little of L1 becomes a run of L0 first and goes down at once:
+//! the extents that meet nothing by reference, the others merged. So what is rewritten is what overlaps, and flushing
+//! never waits for a merge while L0 has room.)
+//!
+//! # Rules
+//! Only a complete memtable is written out, after the log is durable to its boundary (design rule 2), and after the large
+//! values that it refers to are flushed. Its log is released only when the manifest edit is durable.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrane_base::{ErrorKind, Lsn, Result};
+use terrane_compaction::{Retention, Verdict};
+use terrane_format::Kind;
+use terrane_format::block::BlockBuilder;
+use terrane_format::extent::ExtentMeta;
+use terrane_format::manifest::{Edit, LogPosition};
+use terrane_format::value_ref::ValueRef;
+use terrane_memindex::Cursor;
+
+use crate::compact::run::extent_form;
+use crate::db::engine::Engine;
+use crate::db::table::Table;
+use crate::levels::{ExtentRef, RunWriter, Version, VersionEdit, WrittenRun};
+use crate::memtable::Memtable;
+
+impl Engine {
+    /// The oldest memtable of `table` that is complete and not empty of purpose, if there is one.
+    pub(crate) fn flushable(&self, table: &Table) -> Option<Arc<Memtable>> {
+        let settled = self.settled();
+        table.frozen().into_iter().next().filter(|m| m.end().is_some_and(|end| end <= settled))
+    }
+
+    /// Writes the oldest complete memtable of `table` out. Says whether there was one and L0 had room for it.
+    pub(crate) fn flush_oldest(self: &Arc<Self>, table: &Arc<Table>) -> Result<bool> {
+        let Some(memtable) = self.flushable(table) else { return Ok(false) };
+        if table.is_dropped() || self.closing.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        if !table.has_l0_room() {
+            self.schedule_compactions();
+            return Ok(false);
+        }
+        let end = memtable.end().unwrap_or_default();
+        let began = self.media.now();
+        self.sync_log(end)?;
+        // Published first, snapshots after: see `db::snapshot`.
+        let published = self.visible();
+        let snapshots = self.snapshots.collect(published);
+        let (written, values) = self.write_run(table, &memtable, &snapshots)?;
+        let bytes: u64 = written.extents().iter().map(|m| u64::from(m.data_bytes)).sum();
+        for v in &values {
+            self.space.sync_value(v)?;
+        }
+
+        let edit_guard = table.edit.lock();
+        if table.is_dropped() {
+            return Ok(false);
+        }
+        let version = table.state().version.clone();
+        let (level, run) = match self.straight_down(table, &version, written.extents()) {
+            true => (1, 0),
+            false => (0, self.ids.run()),
+        };
+        let mut edit = VersionEdit::default();
+        for meta in written.extents() {
+            edit.added.push((level, run, ExtentRef::whole(self.open_extent(table, meta)?)));
+        }
+        let applied = version.apply(&edit)?;
+        let mut edits = edit.to_edits(table.id);
+        edits.push(Edit::Persisted { subtable: table.id, lsn: end });
+        edits.extend(values.iter().map(|v| Edit::AddValue { subtable: table.id, value: v.clone() }));
+        let needed = self.oldest_needed(Some((table, &memtable)));
+        edits.push(Edit::Log(LogPosition {
+            generation: self.log_generation,
+            first_lsn: needed,
+            durable_lsn: self.log.durable_lsn(),
+            clean: false,
+        }));
+        let appended = self.manifest.append(&edits);
+        if appended.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Poisoned) {
+            // Durable or in doubt: the space is theirs.
+            drop(written.keep());
+        }
+        appended?;
+        table.persisted.store(end, Ordering::Release);
+        // Large values that only superseded records referred to.
+        let mut dead = memtable.values();
+        dead.retain(|v| !values.iter().any(|k| k.id == v.id));
+        let next = Arc::new(applied.version);
+        table.install_version(next.clone(), Some(&memtable));
+        version.retire(&next, applied.obsolete, dead);
+        drop(edit_guard);
+        self.log.release_before(needed)?;
+        self.counters.flushes.add(1);
+        self.counters.flush_bytes.add(bytes);
+        self.pacer.drained(memtable.bytes() as u64, self.media.now().saturating_sub(began));
+        drop(memtable);
+        self.update_pressure();
+        self.progress.notify_all();
+        Ok(true)
+    }
+
+    /// Whether a run may go into L1 as it is: it meets neither L0 nor L1, nor a merge at work there.
+    fn straight_down(&self, table: &Table, version: &Version, written: &[Arc<ExtentMeta>]) -> bool {
+        let busy = table.busy.lock();
+        written.iter().all(|m| {
+            let above = version.l0.iter().chain(version.levels.first());
+            above.into_iter().all(|run| run.overlapping(&m.lo, Some(&m.hi)).is_empty())
+                && !busy.is_busy(1, &m.lo, Some(&m.hi))
+                && !busy.is_busy(0, &m.lo, Some(&m.hi))
+        })
+    }
+
+    /// Writes the records that matter; returns the extents and the large values that they refer to.
+    fn write_run(
+        self: &Arc<Self>,
+        table: &Table,
+        memtable: &Memtable,
+        snapshots: &[u64],
+    ) -> Result<(WrittenRun, Vec<ValueRef>)> {
+        let form = extent_form(&table.options(), 0, self.options.tuning.extent_bytes);
+        let tombstones = memtable.tombstones.to_ranges();
+        let mut writer =
+            RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone())?;
+        let mut retention = Retention::new(snapshots, &tombstones, false);
+        let mut block = BlockBuilder::new(form.block);
+        let mut values = Vec::new();
+        let mut cursor = Cursor::new();
+        cursor.seek_first(&memtable.index);
+        while cursor.valid() {
+            retention.begin_key(cursor.key(&memtable.index));
+            for r in cursor.versions(&memtable.index) {
+                let kind = Kind::from_u8(r.kind)?;
+                let Verdict::Keep(seq) = retention.judge(r.seq, kind) else { continue };
+                if !block.fits(r.key.len(), r.value.len(), seq) {
+                    writer.add_block(block.finish())?;
+                }
+                block.add(r.key, seq, kind, r.value);
+                if kind == Kind::ValueRef {
+                    values.push(ValueRef::decode(r.value)?);
+                }
+            }
+            cursor.next(&memtable.index);
+        }
+        if !block.is_empty() {
+            writer.add_block(block.finish())?;
+        }
+        Ok((writer.finish()?, values))
+    }
+
+    /// The oldest LSN that a replay would need, leaving out a memtable that is being written out.
+    pub(crate) fn oldest_needed(&self, without: Option<(&Arc<Table>, &Arc<Memtable>)>) -> Lsn {
+        let settled = self.settled();
+        let tables = self.tables.load();
+        tables
+            .all()
+            .map(|t| {
+                let skip = without.filter(|(w, _)| Arc::ptr_eq(w, t)).map(|(_, m)| m);
+                t.oldest_unflushed(settled, skip)
+            })
+            .min()
+            .unwrap_or(settled)
+    }
+}

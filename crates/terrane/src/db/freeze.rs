@@ -1,0 +1,108 @@
+//! Freezing memtables: where one ends and the next begins, without making writers wait.
+//!
+//! The commit ring's reservation word carries an *epoch* beside the position, so that the one `fetch_add` of a commit
+//! also tells it which memtables it belongs to. Freezing installs the next memtable first, with the next epoch as its
+//! generation, and then bumps the epoch. The position at the bump is the boundary: every reservation before it has a
+//! lower epoch and goes to the old memtable, every one after it goes to the new. The old memtable is complete once
+//! everything before the boundary is published; only then may it be written out (design rule 2).
+//!
+//! # Concurrency
+//! Freezers exclude each other by a mutex that writers never take. `next_boundary` is how the orderer learns that a
+//! memtable became complete: the freezer stores it and then looks at what is published; the orderer stores what is
+//! published and then looks at it. Both sides are SeqCst, so at least one of them sees the other.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrane_base::Lsn;
+
+use crate::db::engine::Engine;
+use crate::db::table::Table;
+use crate::memtable::Memtable;
+
+impl Engine {
+    /// Freezes the active memtable of `table`, unless it is empty.
+    pub(crate) fn freeze_active(self: &Arc<Self>, table: &Arc<Table>) {
+        let Some(_freezing) = self.freezing.try_lock() else {
+            // Someone freezes already; the next commit to a full memtable will ask again.
+            return;
+        };
+        self.freeze_locked(table);
+    }
+
+    /// As [`Engine::freeze_active`], but waits for a freezer at work.
+    pub(crate) fn freeze_now(self: &Arc<Self>, table: &Arc<Table>) {
+        let _freezing = self.freezing.lock();
+        self.freeze_locked(table);
+    }
+
+    fn freeze_locked(self: &Arc<Self>, table: &Arc<Table>) {
+        let old = table.state().active().clone();
+        if old.is_empty() || table.is_dropped() {
+            return;
+        }
+        let generation = self.generation.load(Ordering::Acquire) + 1;
+        let kind = table.options().index;
+        table.push_memtable(Arc::new(Memtable::new(kind, generation, self.memory.clone())));
+        match self.ring.bump_epoch() {
+            Ok(boundary) => {
+                debug_assert_eq!(boundary.epoch, generation);
+                self.generation.store(boundary.epoch, Ordering::Release);
+                let end: Lsn = boundary.pos * 8;
+                old.freeze(end);
+                self.next_boundary.fetch_min(end, Ordering::SeqCst);
+                if self.settled() >= end {
+                    self.boundary_passed();
+                }
+            }
+            // Dozens of epochs are still unsettled, which takes a stuck device: leave the old one active.
+            Err(_) => table.pop_memtable(&old),
+        }
+    }
+
+    /// A memtable became complete: have it written out.
+    pub(crate) fn boundary_passed(&self) {
+        self.next_boundary.store(u64::MAX, Ordering::SeqCst);
+        let settled = self.settled();
+        for table in self.tables.load().all() {
+            for m in table.frozen() {
+                match m.end() {
+                    Some(end) if end <= settled => self.schedule_flush(table),
+                    Some(end) => {
+                        self.next_boundary.fetch_min(end, Ordering::SeqCst);
+                    }
+                    None => {}
+                }
+            }
+        }
+        // A boundary put back above may have passed meanwhile.
+        if self.next_boundary.load(Ordering::SeqCst) <= self.settled() {
+            self.boundary_passed();
+        }
+    }
+
+    /// Freezes memtables that keep the log from being released beyond its budget, or memory beyond its own.
+    pub(crate) fn freeze_for_budgets(self: &Arc<Self>) {
+        if self.log.live_bytes() > self.options.log_budget() {
+            let settled = self.settled();
+            let tables = self.tables.load();
+            let oldest = tables.all().min_by_key(|t| t.oldest_unflushed(settled, None));
+            if let Some(t) = oldest
+                && t.frozen().is_empty()
+            {
+                self.freeze_active(t);
+            }
+        }
+        if self.memory.fullness() > 0.6 {
+            let tables = self.tables.load();
+            let waiting: usize =
+                tables.all().map(|t| t.frozen().iter().map(|m| m.bytes()).sum::<usize>()).sum();
+            if waiting * 4 < self.memory.used() {
+                let largest = tables.all().max_by_key(|t| t.state().active().bytes());
+                if let Some(t) = largest {
+                    self.freeze_active(t);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Creating, dropping and configuring subtables. Every change is durable in the manifest before it is visible.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrane_base::{Error, ErrorKind, Result, SubtableId};
+use terrane_format::limits;
+use terrane_format::manifest::Edit;
+use terrane_format::value_ref::ValueRef;
+
+use crate::db::engine::Engine;
+use crate::db::table::Table;
+use crate::levels::Version;
+use crate::memtable::Memtable;
+use crate::options::SubtableOptions;
+use crate::recovery::options::{from_record, to_record};
+
+impl Engine {
+    /// Large values that extents of a subtable refer to: those with these ids, or all.
+    pub(crate) fn values_of(&self, id: SubtableId, which: Option<&[u64]>) -> Vec<ValueRef> {
+        self.manifest.with_state(|s| {
+            let Some(t) = s.subtables.get(&id) else { return Vec::new() };
+            match which {
+                Some(ids) => ids.iter().filter_map(|id| t.values.get(id).cloned()).collect(),
+                None => t.values.values().cloned().collect(),
+            }
+        })
+    }
+
+    pub(crate) fn create_subtable(&self, name: &str, options: SubtableOptions) -> Result<Arc<Table>> {
+        self.check_writable()?;
+        if name.is_empty() || name.len() > limits::MAX_NAME {
+            return Err(Error::invalid(format!(
+                "a subtable name has 1 to {} bytes, this one {}",
+                limits::MAX_NAME,
+                name.len()
+            )));
+        }
+        options.check(self.options.max_batch_bytes())?;
+        let _ddl = self.ddl.lock();
+        let tables = self.tables.load_full();
+        if tables.by_name(name).is_some() {
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("there is a subtable {name:?} already")));
+        }
+        if tables.len() >= limits::MAX_SUBTABLES {
+            return Err(Error::limit("number of subtables", tables.len() as u64 + 1, limits::MAX_SUBTABLES as u64));
+        }
+        let id = self.ids.subtable();
+        let lsn = self.settled();
+        self.manifest.append(&[Edit::CreateSubtable {
+            id,
+            name: name.to_owned(),
+            options: to_record(&options).encode(),
+            lsn,
+        }])?;
+        let generation = self.generation.load(Ordering::Acquire);
+        let memtable = Arc::new(Memtable::new(options.index, generation, self.memory.clone()));
+        let version = Arc::new(Version::empty(self.reclaimer.clone()));
+        let table = Arc::new(Table::new(id, name, self.database, options, memtable, version, lsn));
+        let mut changed = (*tables).clone();
+        changed.insert(table.clone());
+        self.tables.store(Arc::new(changed));
+        Ok(table)
+    }
+
+    pub(crate) fn drop_subtable(&self, name: &str) -> Result<()> {
+        self.check_writable()?;
+        let _ddl = self.ddl.lock();
+        let tables = self.tables.load_full();
+        let Some(table) = tables.by_name(name).cloned() else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no subtable {name:?}")));
+        };
+        // No install may slip in between: its extents would belong to nobody.
+        let _edit = table.edit.lock();
+        let values = self.values_of(table.id, None);
+        self.manifest.append(&[Edit::DropSubtable { id: table.id, lsn: self.settled() }])?;
+        table.mark_dropped();
+        let mut changed = (*tables).clone();
+        changed.remove(&table);
+        self.tables.store(Arc::new(changed));
+        let state = table.state_full();
+        // Large values, written out or not, go when the last reader has gone.
+        let mut all = values;
+        all.extend(state.memtables.iter().flat_map(|m| m.values()));
+        all.sort_by_key(|v| v.id);
+        all.dedup_by_key(|v| v.id);
+        state.version.retire_all(all);
+        let empty = Arc::new(Version::empty(self.reclaimer.clone()));
+        table.install_version(empty, None);
+        Ok(())
+    }
+
+    pub(crate) fn set_subtable_options(&self, table: &Table, options: SubtableOptions) -> Result<()> {
+        self.check_writable()?;
+        options.check(self.options.max_batch_bytes())?;
+        let _ddl = self.ddl.lock();
+        table.check_alive()?;
+        let record = to_record(&options);
+        self.manifest.append(&[Edit::SetOptions { id: table.id, options: record.encode() }])?;
+        table.set_options(from_record(&record));
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! What an open database says about itself.
+
+use terrane_base::metrics::Counter;
+use terrane_format::extent::UNIT_BYTES;
+
+use crate::compact::pick;
+use crate::db::engine::Engine;
+
+/// Counts kept by the engine; each is bumped without sharing a cache line between threads.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) flushes: Counter,
+    pub(crate) flush_bytes: Counter,
+    pub(crate) compactions: Counter,
+    pub(crate) compact_read: Counter,
+    pub(crate) compact_written: Counter,
+    pub(crate) extents_moved: Counter,
+    pub(crate) blocks_copied: Counter,
+    pub(crate) tasks_redone: Counter,
+    pub(crate) full_waits: Counter,
+    pub(crate) full_wait_nanos: Counter,
+}
+
+/// One level of a subtable.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LevelStats {
+    /// "L0", "L1", ...
+    pub name: String,
+    /// Sorted runs: up to four in L0, one in each other level.
+    pub runs: usize,
+    /// References to extents.
+    pub extents: usize,
+    /// Stored bytes of their blocks.
+    pub bytes: u64,
+    /// Bytes before compression.
+    pub raw_bytes: u64,
+    /// Records, deletions included.
+    pub rows: u64,
+    /// Deletions.
+    pub deletes: u64,
+}
+
+/// One subtable.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubtableStats {
+    /// Its name.
+    pub name: String,
+    /// Memtables, the active one included.
+    pub memtables: usize,
+    /// Bytes in them.
+    pub memtable_bytes: u64,
+    /// Records in them.
+    pub memtable_records: u64,
+    /// Levels that hold anything, from the top.
+    pub levels: Vec<LevelStats>,
+    /// Large values stored apart.
+    pub large_values: u64,
+}
+
+/// An open database, at one moment. Counts start at its opening.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stats {
+    /// The newest published sequence.
+    pub sequence: u64,
+    /// Registered snapshots (cursors included) and the oldest one's sequence.
+    pub snapshots: u64,
+    /// The oldest snapshot's sequence.
+    pub oldest_snapshot: Option<u64>,
+    /// Memtable memory in use and its budget, bytes.
+    pub memtable_bytes: u64,
+    /// The budget of all memtables.
+    pub memtable_budget: u64,
+    /// Cache memory in use, bytes.
+    pub cache_bytes: u64,
+    /// The cache's capacity.
+    pub cache_capacity: u64,
+    /// Lookups that the cache answered.
+    pub cache_hits: u64,
+    /// Lookups that it did not.
+    pub cache_misses: u64,
+    /// Log bytes that a crash would have to replay, about.
+    pub log_bytes: u64,
+    /// The log is durable up to here.
+    pub durable_lsn: u64,
+    /// Bytes of space taken in data files, and their size.
+    pub data_used: u64,
+    /// Size of the data files.
+    pub data_bytes: u64,
+    /// Memtables written out, and the bytes that took.
+    pub flushes: u64,
+    /// Bytes written by flushes.
+    pub flush_bytes: u64,
+    /// Compaction pieces done, bytes read and written by them.
+    pub compactions: u64,
+    /// Bytes read by compactions.
+    pub compact_read: u64,
+    /// Bytes written by compactions.
+    pub compact_written: u64,
+    /// Extents that went down a level by reference.
+    pub extents_moved: u64,
+    /// Blocks that were copied as bytes.
+    pub blocks_copied: u64,
+    /// Tasks that a device failed and the processor redid.
+    pub tasks_redone: u64,
+    /// Seconds for which writers were slowed down, summed over writers.
+    pub paced_seconds: f64,
+    /// Times a writer found the memtable budget exhausted, and the seconds it waited.
+    pub full_waits: u64,
+    /// Seconds waited for memtable memory.
+    pub full_wait_seconds: f64,
+    /// Why background work stands still, if it does.
+    pub trouble: Option<String>,
+    /// The subtables, by name.
+    pub subtables: Vec<SubtableStats>,
+}
+
+fn level(name: String, runs: &[std::sync::Arc<crate::levels::Run>]) -> LevelStats {
+    let mut s = LevelStats { name, runs: runs.len(), ..LevelStats::default() };
+    for r in runs.iter().flat_map(|r| r.refs()) {
+        let m = &r.extent.meta;
+        s.extents += 1;
+        s.bytes += u64::from(m.data_bytes);
+        s.raw_bytes += m.raw_bytes;
+        s.rows += m.rows;
+        s.deletes += m.deletes;
+    }
+    s
+}
+
+impl Engine {
+    pub(crate) fn stats(&self) -> Stats {
+        let mut subtables: Vec<SubtableStats> = Vec::new();
+        for t in self.tables.load().all() {
+            let state = t.state();
+            let mut levels = vec![level("L0".into(), &state.version.l0)];
+            for (i, run) in state.version.levels.iter().enumerate() {
+                levels.push(level(format!("L{}", i + 1), std::slice::from_ref(run)));
+            }
+            levels.retain(|l| l.extents > 0);
+            subtables.push(SubtableStats {
+                name: t.name.to_string(),
+                memtables: state.memtables.len(),
+                memtable_bytes: state.memtables.iter().map(|m| m.bytes() as u64).sum(),
+                memtable_records: state.memtables.iter().map(|m| m.index.len() as u64).sum(),
+                levels,
+                large_values: self.manifest.with_state(|s| s.subtables.get(&t.id).map_or(0, |t| t.values.len() as u64)),
+            });
+        }
+        subtables.sort_by(|a, b| a.name.cmp(&b.name));
+        let cache = self.cache.stats();
+        let space = self.space.stats();
+        let (snapshots, oldest_snapshot) = self.snapshots.summary();
+        let c = &self.counters;
+        Stats {
+            sequence: self.visible(),
+            snapshots,
+            oldest_snapshot,
+            memtable_bytes: self.memory.used() as u64,
+            memtable_budget: self.memory.limit() as u64,
+            cache_bytes: cache.used_bytes() as u64,
+            cache_capacity: self.options.cache_bytes as u64,
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            log_bytes: self.log.live_bytes(),
+            durable_lsn: self.log.durable_lsn(),
+            data_used: space.used * UNIT_BYTES as u64,
+            data_bytes: (space.used + space.idle) * UNIT_BYTES as u64,
+            flushes: c.flushes.get(),
+            flush_bytes: c.flush_bytes.get(),
+            compactions: c.compactions.get(),
+            compact_read: c.compact_read.get(),
+            compact_written: c.compact_written.get(),
+            extents_moved: c.extents_moved.get(),
+            blocks_copied: c.blocks_copied.get(),
+            tasks_redone: c.tasks_redone.get(),
+            paced_seconds: self.pacer.delayed().as_secs_f64(),
+            full_waits: c.full_waits.get(),
+            full_wait_seconds: c.full_wait_nanos.get() as f64 / 1e9,
+            trouble: self.trouble.load().as_ref().map(|e| e.to_string()),
+            subtables,
+        }
+    }
+
+    /// How full the levels of the fullest subtable are; 1 is the limit.
+    pub(crate) fn level_pressure(&self) -> f64 {
+        let memtable = self.options.memtable_bytes as u64;
+        let tables = self.tables.load();
+        tables.all().map(|t| pick::pressure(&t.state().version, memtable)).fold(0.0, f64::max)
+    }
+}

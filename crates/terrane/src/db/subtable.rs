@@ -1,0 +1,168 @@
+//! The handle of a subtable.
+
+use std::sync::Arc;
+
+use terrane_base::{Result, Seq};
+
+use crate::batch::WriteBatch;
+use crate::db::engine::Engine;
+use crate::db::snapshot::Snapshot;
+use crate::db::table::Table;
+use crate::options::{Durability, SubtableOptions};
+use crate::read::iter::{Cursor, Range, ReadOptions};
+use crate::read::multi;
+use crate::read::resume::Lookup;
+
+/// A subtable of an open database: an ordered map from keys to values. Cloning is cheap and shares it.
+///
+/// The handle keeps the database open. After the subtable is dropped every operation on it fails with
+/// [`crate::ErrorKind::SubtableDropped`], but cursors that were open go on to their end.
+#[derive(Clone, Debug)]
+pub struct Subtable {
+    engine: Arc<Engine>,
+    table: Arc<Table>,
+}
+
+impl Subtable {
+    pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>) -> Self {
+        Subtable { engine, table }
+    }
+
+    pub(crate) fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.table.name
+    }
+
+    /// How it stores its records.
+    pub fn options(&self) -> SubtableOptions {
+        (*self.table.options()).clone()
+    }
+
+    /// Sets `key` to `value`. Survives the death of the process when it returns (see [`Durability::Buffered`]).
+    ///
+    /// # Errors
+    /// Limits, a full device, a dropped subtable, a poisoned database; nothing is changed then.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put(self, key, value)?;
+        self.write(batch, Durability::Buffered)
+    }
+
+    /// Removes `key`, whether or not it is there.
+    ///
+    /// # Errors
+    /// As for [`Subtable::put`].
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete(self, key)?;
+        self.write(batch, Durability::Buffered)
+    }
+
+    /// Removes every key from `start` (included) to `end` (excluded), at a cost that does not depend on their number.
+    ///
+    /// # Errors
+    /// As for [`Subtable::put`].
+    pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete_range(self, start, end)?;
+        self.write(batch, Durability::Buffered)
+    }
+
+    fn write(&self, batch: WriteBatch, durability: Durability) -> Result<()> {
+        self.engine.commit(batch, durability).map(|_| ())
+    }
+
+    /// The value of `key`, copied; `None` if there is none.
+    ///
+    /// # Errors
+    /// I/O errors and corruption on the way to it.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_with(key, <[u8]>::to_vec)
+    }
+
+    /// Calls `f` on the value of `key` where it lies, without a copy. `f` must be quick: it may hold up the reclamation
+    /// of cache memory while it runs, and must not call into the database.
+    ///
+    /// # Errors
+    /// As for [`Subtable::get`].
+    pub fn get_with<R>(&self, key: &[u8], f: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        self.engine.get(&self.table, key, None, f)
+    }
+
+    /// The value of `key` as of `snapshot`.
+    ///
+    /// # Errors
+    /// As for [`Subtable::get`]; [`crate::ErrorKind::InvalidArgument`] for another database's snapshot.
+    pub fn get_at(&self, key: &[u8], snapshot: &Snapshot) -> Result<Option<Vec<u8>>> {
+        self.engine.check_snapshot(snapshot)?;
+        self.engine.get(&self.table, key, Some(snapshot.guard.seq), <[u8]>::to_vec)
+    }
+
+    /// The values of many keys, in their order, as of one moment. Blocks that are not cached are read together.
+    ///
+    /// # Errors
+    /// As for [`Subtable::get`]; one failed key fails the call.
+    pub fn multi_get(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.table.check_alive()?;
+        multi::multi_get(&self.engine, &self.table, keys, None)
+            .map_err(|e| e.with_subtable(&*self.table.name))
+    }
+
+    /// A lookup that never blocks: it answers from memory or names the block it waits for.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::SubtableDropped`].
+    pub fn lookup(&self, key: &[u8]) -> Result<Lookup> {
+        self.table.check_alive()?;
+        Ok(Lookup::new(self.engine.clone(), self.table.clone(), key))
+    }
+
+    /// A cursor over the keys that `options` allow. Seek before use.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::SubtableDropped`], or [`crate::ErrorKind::InvalidArgument`] for another database's snapshot.
+    pub fn cursor(&self, options: ReadOptions) -> Result<Cursor> {
+        Cursor::new(self.engine.clone(), self.table.clone(), options)
+    }
+
+    /// The keys and values that `options` allow, in order, from both ends.
+    ///
+    /// # Errors
+    /// As for [`Subtable::cursor`].
+    pub fn range(&self, options: ReadOptions) -> Result<Range> {
+        Ok(Range::new(self.cursor(options)?))
+    }
+
+    /// Changes how records written from now on are stored; durable when it returns.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::InvalidArgument`], or what writing the manifest can fail with.
+    pub fn set_options(&self, options: SubtableOptions) -> Result<()> {
+        self.engine.set_subtable_options(&self.table, options)
+    }
+
+    /// Writes all memtables of this subtable out and waits. Not needed for durability.
+    ///
+    /// # Errors
+    /// A full device, I/O errors.
+    pub fn flush(&self) -> Result<()> {
+        self.engine.flush_table(&self.table)
+    }
+
+    /// Merges until nothing is due, then everything down to the bottom level. Long; blocks. Not needed in normal use.
+    ///
+    /// # Errors
+    /// A full device, I/O errors, corruption.
+    pub fn compact(&self) -> Result<()> {
+        self.engine.compact_table(&self.table)
+    }
+
+    /// The sequence of the newest commit that readers see.
+    pub fn sequence(&self) -> Seq {
+        self.engine.visible()
+    }
+}

@@ -1,0 +1,202 @@
+//! A subtable's state in memory.
+//!
+//! Everything a reader needs hangs off one pointer, the [`Super`]: memtables, newest first, and the version of the
+//! levels. Readers load it without a lock; every change builds a new one and swaps it in.
+//!
+//! # Concurrency
+//! `install` serialises swaps and is held for moments only, never across I/O. `edit` serialises changes of the version
+//! and is held across the manifest's write, so that versions reach the manifest in the order in which they are shown.
+//! Order: `edit` before `install`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
+
+use crate::compact::busy::BusyRanges;
+use crate::compact::pick::Cursors;
+use crate::levels::Version;
+use crate::memtable::Memtable;
+use crate::options::SubtableOptions;
+
+/// What readers see of a subtable at one moment.
+#[derive(Debug)]
+pub(crate) struct Super {
+    /// Newest first; the first one is active.
+    pub(crate) memtables: Vec<Arc<Memtable>>,
+    pub(crate) version: Arc<Version>,
+    /// Set when a newer one has taken its place: long readers move over.
+    pub(crate) retired: AtomicBool,
+}
+
+impl Super {
+    pub(crate) fn active(&self) -> &Arc<Memtable> {
+        &self.memtables[0]
+    }
+
+    /// The memtable that a commit of `generation` writes to.
+    pub(crate) fn memtable_for(&self, generation: u64) -> &Arc<Memtable> {
+        self.memtables
+            .iter()
+            .find(|m| m.generation <= generation)
+            // Frozen memtables leave only after all commits of their generations are settled, so one is always found;
+            // the oldest is the only sound answer if that were ever broken.
+            .unwrap_or_else(|| &self.memtables[self.memtables.len() - 1])
+    }
+}
+
+/// A subtable.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) id: SubtableId,
+    pub(crate) name: Arc<str>,
+    /// Tells databases of one process apart.
+    pub(crate) database: u64,
+    options: ArcSwap<SubtableOptions>,
+    value_threshold: AtomicUsize,
+    state: ArcSwap<Super>,
+    install: Mutex<()>,
+    /// Serialises version changes; see the module's head.
+    pub(crate) edit: Mutex<()>,
+    dropped: AtomicBool,
+    /// All records of LSNs below it are in extents.
+    pub(crate) persisted: AtomicU64,
+    pub(crate) flushing: AtomicBool,
+    /// Compaction jobs of this subtable that run now.
+    pub(crate) compacting: AtomicU32,
+    pub(crate) busy: Mutex<BusyRanges>,
+    pub(crate) cursors: Mutex<Cursors>,
+}
+
+impl Table {
+    pub(crate) fn new(
+        id: SubtableId,
+        name: &str,
+        database: u64,
+        options: SubtableOptions,
+        memtable: Arc<Memtable>,
+        version: Arc<Version>,
+        persisted: Lsn,
+    ) -> Self {
+        Table {
+            id,
+            name: name.into(),
+            database,
+            value_threshold: AtomicUsize::new(options.value_threshold),
+            options: ArcSwap::from_pointee(options),
+            state: ArcSwap::from_pointee(Super {
+                memtables: vec![memtable],
+                version,
+                retired: AtomicBool::new(false),
+            }),
+            install: Mutex::new(()),
+            edit: Mutex::new(()),
+            dropped: AtomicBool::new(false),
+            persisted: AtomicU64::new(persisted),
+            flushing: AtomicBool::new(false),
+            compacting: AtomicU32::new(0),
+            busy: Mutex::default(),
+            cursors: Mutex::default(),
+        }
+    }
+
+    /// The present state, for a short look: no shared counter is touched.
+    #[inline]
+    pub(crate) fn state(&self) -> arc_swap::Guard<Arc<Super>> {
+        self.state.load()
+    }
+
+    /// The present state, to keep.
+    pub(crate) fn state_full(&self) -> Arc<Super> {
+        self.state.load_full()
+    }
+
+    pub(crate) fn options(&self) -> Arc<SubtableOptions> {
+        self.options.load_full()
+    }
+
+    pub(crate) fn set_options(&self, options: SubtableOptions) {
+        self.value_threshold.store(options.value_threshold, Ordering::Relaxed);
+        self.options.store(Arc::new(options));
+    }
+
+    #[inline]
+    pub(crate) fn value_threshold(&self) -> usize {
+        self.value_threshold.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn mark_dropped(&self) {
+        self.dropped.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.is_dropped() {
+            return Err(Error::new(ErrorKind::SubtableDropped, "the subtable was dropped")
+                .with_subtable(&*self.name));
+        }
+        Ok(())
+    }
+
+    /// Puts a new active memtable in front.
+    pub(crate) fn push_memtable(&self, memtable: Arc<Memtable>) {
+        self.swap(|old| {
+            let mut memtables = Vec::with_capacity(old.memtables.len() + 1);
+            memtables.push(memtable);
+            memtables.extend(old.memtables.iter().cloned());
+            (memtables, old.version.clone())
+        });
+    }
+
+    /// Takes back what [`Table::push_memtable`] put in front of `old`.
+    pub(crate) fn pop_memtable(&self, old: &Arc<Memtable>) {
+        self.swap(|state| {
+            let from = state.memtables.iter().position(|m| Arc::ptr_eq(m, old)).unwrap_or(0);
+            (state.memtables[from..].to_vec(), state.version.clone())
+        });
+    }
+
+    /// Whether a further L0 run is allowed.
+    pub(crate) fn has_l0_room(&self) -> bool {
+        self.state().version.l0.len() < crate::compact::pick::MAX_L0_RUNS
+    }
+
+    /// Shows `version`, without the memtable `flushed` whose records it now holds. The caller holds `edit`.
+    pub(crate) fn install_version(&self, version: Arc<Version>, flushed: Option<&Arc<Memtable>>) {
+        self.swap(|old| {
+            let keep = |m: &&Arc<Memtable>| flushed.is_none_or(|f| !Arc::ptr_eq(f, m));
+            (old.memtables.iter().filter(keep).cloned().collect(), version)
+        });
+    }
+
+    fn swap(&self, next: impl FnOnce(&Super) -> (Vec<Arc<Memtable>>, Arc<Version>)) {
+        let _install = self.install.lock();
+        let old = self.state.load_full();
+        let (memtables, version) = next(&old);
+        self.state.store(Arc::new(Super { memtables, version, retired: AtomicBool::new(false) }));
+        old.retired.store(true, Ordering::Release);
+    }
+
+    /// LSN of the oldest record that only a memtable holds. `settled` must have been read before this call: an empty
+    /// memtable can only receive records from there on.
+    /// `skip` is left out.
+    pub(crate) fn oldest_unflushed(&self, settled: Lsn, skip: Option<&Arc<Memtable>>) -> Lsn {
+        if self.is_dropped() {
+            return settled;
+        }
+        let state = self.state();
+        let counts = |m: &&Arc<Memtable>| skip.is_none_or(|s| !Arc::ptr_eq(s, m));
+        state.memtables.iter().filter(counts).filter_map(|m| m.first_record()).min().unwrap_or(settled).min(settled)
+    }
+
+    /// Frozen memtables, oldest first.
+    pub(crate) fn frozen(&self) -> Vec<Arc<Memtable>> {
+        self.state().memtables.iter().skip(1).rev().cloned().collect()
+    }
+}

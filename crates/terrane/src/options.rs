@@ -1,0 +1,349 @@
+//! What a user may set. Few things, each a contract: meaning, range, default, cost.
+
+use terrane_base::{Error, Result};
+
+/// Smallest legal memtable budget.
+const MIN_MEMTABLE_BYTES: usize = 64 << 10;
+/// Smallest legal cache.
+const MIN_CACHE_BYTES: usize = 64 << 10;
+
+/// How a database is opened. The defaults work; `memtable_bytes` and `cache_bytes` are the two that matter.
+///
+/// ```
+/// let options = terrane::Options::new().memtable_bytes(256 << 20).cache_bytes(1 << 30);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) create_if_missing: bool,
+    pub(crate) error_if_exists: bool,
+    pub(crate) memtable_bytes: usize,
+    pub(crate) cache_bytes: usize,
+    pub(crate) row_cache_bytes: usize,
+    pub(crate) background_threads: usize,
+    pub(crate) compaction_mode: CompactionMode,
+    pub(crate) tuning: Tuning,
+}
+
+/// Which device executes compaction tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompactionMode {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// Every task is executed twice and the results are compared; differences are counted and the reference wins.
+    Check,
+}
+
+/// Sizes that follow from the format and from measurements. Tests shrink them; users need not touch them.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Bytes of one log segment.
+    pub segment_bytes: u64,
+    /// Bytes of the mapped tail ring.
+    pub tail_bytes: usize,
+    /// Unflushed tail bytes that start a background drain.
+    pub drain_bytes: usize,
+    /// Log bytes kept before old memtables are flushed to release them; 0 = twice the memtable budget.
+    pub log_budget: u64,
+    /// Bytes of one data file.
+    pub data_file_bytes: u64,
+    /// An extent closes at this many stored bytes.
+    pub extent_bytes: usize,
+    /// A compaction job rewrites about this much before it installs and looks again.
+    pub piece_bytes: u64,
+    /// A compaction task carries about this much raw input.
+    pub task_bytes: usize,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            segment_bytes: 32 << 20,
+            tail_bytes: 16 << 20,
+            drain_bytes: 256 << 10,
+            log_budget: 0,
+            data_file_bytes: 1 << 30,
+            extent_bytes: 2 << 20,
+            piece_bytes: 64 << 20,
+            task_bytes: 4 << 20,
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            create_if_missing: true,
+            error_if_exists: false,
+            memtable_bytes: 128 << 20,
+            cache_bytes: 256 << 20,
+            row_cache_bytes: 0,
+            background_threads: 0,
+            compaction_mode: CompactionMode::Cpu,
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Create the database if the directory holds none. Default: yes.
+    #[must_use]
+    pub fn create_if_missing(mut self, yes: bool) -> Self {
+        self.create_if_missing = yes;
+        self
+    }
+
+    /// Refuse to open a database that exists already. Default: no.
+    #[must_use]
+    pub fn error_if_exists(mut self, yes: bool) -> Self {
+        self.error_if_exists = yes;
+        self
+    }
+
+    /// Memory for all memtables of all subtables together, in bytes; at least 64 KiB, default 128 MiB. More of it means
+    /// fewer, larger merges and a longer log to replay after a crash. Writers are slowed down smoothly as it fills.
+    #[must_use]
+    pub fn memtable_bytes(mut self, bytes: usize) -> Self {
+        self.memtable_bytes = bytes;
+        self
+    }
+
+    /// Memory for cached blocks, indexes and filters, in bytes; at least 64 KiB, default 256 MiB. Data files are read
+    /// with direct I/O: what is not in this cache is on the device.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: usize) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// Memory for a cache of single rows in front of the block cache, in bytes; default 0 = off. Worth its memory where
+    /// a few rows of many blocks are hot.
+    #[must_use]
+    pub fn row_cache_bytes(mut self, bytes: usize) -> Self {
+        self.row_cache_bytes = bytes;
+        self
+    }
+
+    /// Threads that execute compactions, 1 to 256; default 0 = half the cores, at least one, at most eight.
+    #[must_use]
+    pub fn background_threads(mut self, threads: usize) -> Self {
+        self.background_threads = threads;
+        self
+    }
+
+    /// Which device executes compaction tasks. Default: the processor.
+    #[must_use]
+    pub fn compaction_mode(mut self, mode: CompactionMode) -> Self {
+        self.compaction_mode = mode;
+        self
+    }
+
+    /// Replaces internal sizes; for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.memtable_bytes < MIN_MEMTABLE_BYTES {
+            return Err(Error::invalid(format!(
+                "memtable_bytes is {}, the least is {MIN_MEMTABLE_BYTES}",
+                self.memtable_bytes
+            )));
+        }
+        if self.cache_bytes < MIN_CACHE_BYTES {
+            return Err(Error::invalid(format!(
+                "cache_bytes is {}, the least is {MIN_CACHE_BYTES}",
+                self.cache_bytes
+            )));
+        }
+        if self.background_threads > 256 {
+            return Err(Error::invalid(format!(
+                "background_threads is {}, the most is 256",
+                self.background_threads
+            )));
+        }
+        if self.create_if_missing && self.memtable_bytes > (1 << 44) || self.cache_bytes > (1 << 44) {
+            return Err(Error::invalid("memtable_bytes and cache_bytes must be below 16 TiB"));
+        }
+        Ok(())
+    }
+
+    /// Compactions (and their tasks) that run at a time.
+    pub(crate) fn compaction_jobs(&self) -> usize {
+        match self.background_threads {
+            0 => (std::thread::available_parallelism().map_or(2, |n| n.get()) / 2).clamp(1, 8),
+            n => n,
+        }
+    }
+
+    /// Deletions at which a memtable that consists mostly of them freezes early: they slow scans until they are merged
+    /// away.
+    pub(crate) fn max_memtable_deletes(&self) -> u64 {
+        1 << 15
+    }
+
+    /// A memtable freezes at this many bytes.
+    pub(crate) fn memtable_freeze_bytes(&self) -> usize {
+        self.memtable_bytes / 3
+    }
+
+    pub(crate) fn log_budget(&self) -> u64 {
+        match self.tuning.log_budget {
+            0 => (self.memtable_bytes as u64 * 2).max(4 * self.tuning.segment_bytes),
+            n => n,
+        }
+    }
+
+    /// The largest commit, in bytes of encoded operations: a quarter of a segment, and what fits the tail twice.
+    pub(crate) fn max_batch_bytes(&self) -> u64 {
+        (self.tuning.segment_bytes / 4).min(self.tuning.tail_bytes as u64 / 4)
+    }
+}
+
+/// When a commit is safe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Returns when the commit survives the death of the process; a power failure may take the newest commits, but
+    /// always a suffix of them. Costs no system call.
+    #[default]
+    Buffered,
+    /// Returns when the commit, and every earlier one, survives a power failure. Costs a share of a device flush.
+    Sync,
+}
+
+/// Which in-memory index a subtable's memtables use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IndexKind {
+    /// Adaptive radix tree.
+    #[default]
+    Art,
+    /// Skiplist.
+    Skiplist,
+}
+
+/// Compression of cold levels. L0 and L1 are never compressed: they are hot and short-lived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Store blocks as they are.
+    None,
+    /// Zstandard at this level, 1 to 19.
+    Zstd(i32),
+}
+
+impl Default for Compression {
+    fn default() -> Self {
+        Compression::Zstd(1)
+    }
+}
+
+/// How a subtable stores its records. Persisted; can be changed later for data written from then on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubtableOptions {
+    pub(crate) block_bytes: usize,
+    pub(crate) compression: Compression,
+    pub(crate) filter_bits: usize,
+    pub(crate) value_threshold: usize,
+    pub(crate) index: IndexKind,
+}
+
+impl Default for SubtableOptions {
+    fn default() -> Self {
+        SubtableOptions {
+            block_bytes: 16 << 10,
+            compression: Compression::default(),
+            filter_bits: 10,
+            value_threshold: 128 << 10,
+            index: IndexKind::Art,
+        }
+    }
+}
+
+impl SubtableOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Uncompressed size of a block, 4 KiB to 64 KiB; default 16 KiB. Small blocks cost memory for their index, large
+    /// ones cost I/O per point read.
+    #[must_use]
+    pub fn block_bytes(mut self, bytes: usize) -> Self {
+        self.block_bytes = bytes;
+        self
+    }
+
+    /// Compression of L2 and below; default Zstandard, level 1.
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        self
+    }
+
+    /// Filter bits per key, 0 (none) to 32; default 10, which answers 99 % of the lookups of absent keys without
+    /// touching a block.
+    #[must_use]
+    pub fn filter_bits(mut self, bits: usize) -> Self {
+        self.filter_bits = bits;
+        self
+    }
+
+    /// Values of at least this many bytes are stored apart and are never rewritten; 16 KiB to 8 MiB, default 128 KiB.
+    /// They take space in steps of 64 KiB.
+    #[must_use]
+    pub fn value_threshold(mut self, bytes: usize) -> Self {
+        self.value_threshold = bytes;
+        self
+    }
+
+    /// Which in-memory index the memtables use; default the radix tree.
+    #[must_use]
+    pub fn index(mut self, index: IndexKind) -> Self {
+        self.index = index;
+        self
+    }
+
+    pub(crate) fn check(&self, max_batch: u64) -> Result<()> {
+        let range = |what: &str, got: usize, least: usize, most: usize| {
+            if (least..=most).contains(&got) {
+                return Ok(());
+            }
+            Err(Error::invalid(format!("{what} is {got}, allowed are {least} to {most}")))
+        };
+        range("block_bytes", self.block_bytes, 4 << 10, 64 << 10)?;
+        range("filter_bits", self.filter_bits, 0, 32)?;
+        range("value_threshold", self.value_threshold, 1 << 10, (8 << 20).min(max_batch as usize / 2))?;
+        if let Compression::Zstd(level) = self.compression {
+            range("zstd level", usize::try_from(level).unwrap_or(usize::MAX), 1, 19)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_options_are_refused_by_name() {
+        let name = |r: Result<()>| r.unwrap_err().to_string();
+        assert!(name(Options::new().memtable_bytes(1).check()).contains("memtable_bytes"));
+        assert!(name(Options::new().cache_bytes(0).check()).contains("cache_bytes"));
+        assert!(name(Options::new().background_threads(1000).check()).contains("background_threads"));
+        let sub = |o: SubtableOptions| name(o.check(8 << 20));
+        assert!(sub(SubtableOptions::new().block_bytes(100)).contains("block_bytes"));
+        assert!(sub(SubtableOptions::new().filter_bits(64)).contains("filter_bits"));
+        assert!(sub(SubtableOptions::new().compression(Compression::Zstd(-3))).contains("zstd"));
+        assert!(Options::new().check().is_ok());
+        assert!(SubtableOptions::new().check(8 << 20).is_ok());
+    }
+}

@@ -1,0 +1,250 @@
+//! Point lookup as a resumable walk: memtables newest first, then L0 runs newest first, then L1 and down; the first
+//! version at or below the snapshot answers.
+//!
+//! A walk never blocks by itself. [`Walk::advance`] answers from memory or names the one block that it needs; the caller
+//! fetches that block in its own way (blocking, batched with others, later), hands it in, and the walk goes on where it
+//! was. `get`, `multi_get` and the public [`crate::Lookup`] differ only in how they fetch.
+//!
+//! # Why a lookup needs no registered snapshot
+//! It loads the Super first and the published sequence after. Later merges cannot take versions from a Super that it
+//! holds; records that were published in a memtable younger than its Super are newer than every record in it, so what it
+//! sees is still a prefix of the commits.
+
+use std::sync::Arc;
+
+use terrane_base::{Error, Result, Seq};
+use terrane_cache::{Cache, HeatSampler, Pin};
+use terrane_format::block::{self, Block};
+use terrane_format::extent::{BlockHandle, Index};
+use terrane_format::{Kind, checksum, filter};
+
+use crate::db::table::Super;
+use crate::levels::{Extent, ExtentRef, Run};
+use crate::read::blocks::Part;
+
+/// A version that answers a lookup.
+#[derive(Debug)]
+pub(crate) struct Found<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) value: &'a [u8],
+    /// The extent it came from; `None` for a memtable.
+    pub(crate) extent: Option<&'a Arc<Extent>>,
+}
+
+/// A block that a walk waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Need {
+    pub(crate) extent: Arc<Extent>,
+    pub(crate) part: Part,
+}
+
+/// What one step of a walk came to.
+#[derive(Debug)]
+pub(crate) enum Step<R> {
+    /// The answer: `None` if the key has no value.
+    Done(Option<R>),
+    /// Goes on once this block is handed in.
+    Need(Need),
+}
+
+/// The position of a walk.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Walk {
+    /// Memtables are done.
+    below_memtables: bool,
+    /// Next run: L0 runs newest first, then levels.
+    run: usize,
+    /// The key's hash, once computed.
+    hash: Option<u64>,
+    /// The blocks of the present run's extent that may hold the key, once its index was searched.
+    candidates: Option<[Candidate; 2]>,
+}
+
+/// A block that may hold the key.
+#[derive(Clone, Copy, Debug)]
+enum Candidate {
+    None,
+    /// Its filter has not been asked yet.
+    Unfiltered(BlockHandle),
+    Search(BlockHandle),
+}
+
+impl From<Option<BlockHandle>> for Candidate {
+    fn from(handle: Option<BlockHandle>) -> Self {
+        match handle {
+            None => Candidate::None,
+            Some(h) if h.filter_len > 0 => Candidate::Unfiltered(h),
+            Some(h) => Candidate::Search(h),
+        }
+    }
+}
+
+fn run_at(state: &Super, at: usize) -> Option<&Arc<Run>> {
+    let l0 = &state.version.l0;
+    l0.get(at).or_else(|| state.version.levels.get(at - l0.len()))
+}
+
+/// Runs `f` on a block from the cache, or on the one handed in.
+fn with_block<R>(
+    cache: &Cache,
+    extent: &Extent,
+    part: &Part,
+    supplied: &mut Option<Pin>,
+    f: impl FnOnce(&[u8]) -> R,
+) -> Option<R> {
+    match supplied.take() {
+        Some(pin) => Some(f(&pin)),
+        None => cache.with(part.key(extent), f),
+    }
+}
+
+impl Walk {
+    /// Goes on with the walk for `key` at `seq`. `supplied` is the block last asked for. `found` is called at most once,
+    /// with the version that answers, if it is not a deletion.
+    pub(crate) fn advance<R>(
+        &mut self,
+        state: &Super,
+        cache: &Cache,
+        heat: &HeatSampler,
+        key: &[u8],
+        seq: Seq,
+        supplied: &mut Option<Pin>,
+        found: &mut Option<impl FnOnce(Found<'_>) -> R>,
+    ) -> Result<Step<R>> {
+        let mut answer = |f: Found<'_>| -> Step<R> {
+            if f.kind.is_delete() {
+                return Step::Done(None);
+            }
+            Step::Done(found.take().map(|call| call(f)))
+        };
+        if !self.below_memtables {
+            for m in &state.memtables {
+                let cover = m.tombstones.covering(key, seq);
+                if let Some(r) = m.index.get(key, seq) {
+                    if r.seq < cover {
+                        return Ok(Step::Done(None));
+                    }
+                    let f = Found { kind: Kind::from_u8(r.kind)?, value: r.value, extent: None };
+                    return Ok(answer(f));
+                }
+                // What lies below is older than any tombstone here.
+                if cover > 0 {
+                    return Ok(Step::Done(None));
+                }
+            }
+            self.below_memtables = true;
+        }
+        while let Some(run) = run_at(state, self.run) {
+            if let Some(r) = run.find(key) {
+                match self.search(r, cache, heat, key, seq, supplied, &mut answer)? {
+                    Some(step) => return Ok(step),
+                    None => self.candidates = None,
+                }
+            }
+            self.run += 1;
+        }
+        Ok(Step::Done(None))
+    }
+
+    /// Searches one extent; `None` means that it says nothing about the key.
+    #[allow(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
+    fn search<R>(
+        &mut self,
+        r: &ExtentRef,
+        cache: &Cache,
+        heat: &HeatSampler,
+        key: &[u8],
+        seq: Seq,
+        supplied: &mut Option<Pin>,
+        answer: &mut impl FnMut(Found<'_>) -> Step<R>,
+    ) -> Result<Option<Step<R>>> {
+        let extent = &r.extent;
+        let need = |part: Part| Ok(Some(Step::Need(Need { extent: extent.clone(), part })));
+        let cover =
+            if extent.meta.has_tombstones { extent.tombstones()?.covering(key, seq) } else { 0 };
+        let gone = || (cover > 0).then_some(Step::Done(None));
+        if extent.meta.blocks == 0 {
+            return Ok(gone());
+        }
+        let candidates = match &mut self.candidates {
+            Some(c) => c,
+            none => {
+                let searched = with_block(cache, extent, &Part::Index, supplied, |bytes| {
+                    Index::parse(bytes)?.find(key, seq)
+                });
+                match searched {
+                    Some(c) => {
+                        let c = c.map_err(|e| extent.place(e, extent.meta.index.offset))?;
+                        let blocks = c.map_or([None, None], |f| [Some(f.handle), f.then]);
+                        none.insert(blocks.map(Candidate::from))
+                    }
+                    None => return need(Part::Index),
+                }
+            }
+        };
+        for slot in candidates.iter_mut() {
+            let handle = match *slot {
+                Candidate::None => continue,
+                Candidate::Search(handle) => handle,
+                Candidate::Unfiltered(handle) => {
+                    let hash = *self.hash.get_or_insert_with(|| checksum::key_hash(key));
+                    match filter_may_contain(cache, extent, &handle, hash, supplied)? {
+                        Some(true) => {
+                            *slot = Candidate::Search(handle);
+                            handle
+                        }
+                        Some(false) => {
+                            *slot = Candidate::None;
+                            continue;
+                        }
+                        None => return need(Part::Filter),
+                    }
+                }
+            };
+            let part = Part::Data(handle);
+            let searched = with_block(cache, extent, &part, supplied, |bytes| {
+                let hit = block::get(Block::parse(bytes)?, key, seq)?;
+                Ok(hit.map(|(s, kind, value)| {
+                    if s < cover {
+                        return Step::Done(None);
+                    }
+                    answer(Found { kind, value, extent: Some(extent) })
+                }))
+            });
+            match searched {
+                Some(Ok(Some(step))) => {
+                    heat.touch(extent.meta.id.0);
+                    return Ok(Some(step));
+                }
+                Some(Ok(None)) => *slot = Candidate::None,
+                Some(Err(e)) => {
+                    let e: Error = e;
+                    return Err(extent.place(e, handle.offset));
+                }
+                None => return need(part),
+            }
+        }
+        Ok(gone())
+    }
+}
+
+fn filter_may_contain(
+    cache: &Cache,
+    extent: &Extent,
+    handle: &BlockHandle,
+    hash: u64,
+    supplied: &mut Option<Pin>,
+) -> Result<Option<bool>> {
+    let (from, len) = (handle.filter_offset as usize, handle.filter_len as usize);
+    let asked = with_block(cache, extent, &Part::Filter, supplied, |bytes| {
+        bytes.get(from..from + len).map(|f| filter::may_contain(f, hash))
+    });
+    match asked {
+        None => Ok(None),
+        Some(Some(may)) => Ok(Some(may)),
+        Some(None) => Err(extent.place(
+            Error::corruption("a filter lies outside the filter section"),
+            extent.meta.filter.offset,
+        )),
+    }
+}

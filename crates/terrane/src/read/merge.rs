@@ -1,0 +1,239 @@
+//! Merging sources into the keys and values that a snapshot shows.
+//!
+//! # Invariants
+//! Going forward, every source stands on its first key above the last one shown; going backward, on its last key below
+//! it. The current entry is the smallest (largest) key among them, from the newest source that has it. Sources are kept
+//! newest first; a snapshot sees at most a dozen, so a linear choice beats a heap.
+//!
+//! # Range tombstones
+//! A tombstone hides older records only: those of its own source with lower sequences, and all records of older
+//! sources. A key found under one is skipped, and after a few in a row the older sources are moved to the tombstone's
+//! end in one seek, so that a scan over a deleted range costs nothing per deleted key.
+
+use terrane_base::{Result, Seq};
+use terrane_format::Kind;
+
+use crate::read::source::Source;
+
+/// Keys skipped one by one under a range tombstone before seeking past it.
+const SKIPS_BEFORE_SEEK: u32 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Merge {
+    /// Newest first.
+    sources: Vec<Source>,
+    direction: Direction,
+    /// The source that has the current entry.
+    current: Option<usize>,
+    any_tombstones: bool,
+    /// The key being left; kept for its memory.
+    key: Vec<u8>,
+    /// Deletions stepped over since the last positioning.
+    pub(crate) skipped: u64,
+}
+
+impl Merge {
+    pub(crate) fn new(sources: Vec<Source>) -> Self {
+        let any_tombstones = sources.iter().any(Source::has_tombstones);
+        Merge {
+            sources,
+            direction: Direction::Forward,
+            current: None,
+            any_tombstones,
+            key: Vec::new(),
+            skipped: 0,
+        }
+    }
+
+    pub(crate) fn valid(&self) -> bool {
+        self.current.is_some()
+    }
+
+    fn source(&self) -> Option<&Source> {
+        self.current.map(|at| &self.sources[at])
+    }
+
+    /// The current key; empty when not valid.
+    pub(crate) fn key(&self) -> &[u8] {
+        self.source().map_or(&[], Source::key)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.source().map_or(Kind::Delete, Source::kind)
+    }
+
+    /// The stored value (an encoded reference for a large one); empty when not valid.
+    pub(crate) fn value(&self) -> &[u8] {
+        self.source().map_or(&[], Source::value)
+    }
+
+    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.skipped = 0;
+        self.current = None;
+        for s in &mut self.sources {
+            s.seek(key)?;
+        }
+        self.direction = Direction::Forward;
+        self.choose()
+    }
+
+    pub(crate) fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
+        self.skipped = 0;
+        self.current = None;
+        for s in &mut self.sources {
+            s.seek_for_prev(key)?;
+        }
+        self.direction = Direction::Backward;
+        self.choose()
+    }
+
+    pub(crate) fn seek_first(&mut self) -> Result<()> {
+        self.skipped = 0;
+        self.current = None;
+        for s in &mut self.sources {
+            s.seek_first()?;
+        }
+        self.direction = Direction::Forward;
+        self.choose()
+    }
+
+    pub(crate) fn seek_last(&mut self) -> Result<()> {
+        self.skipped = 0;
+        self.current = None;
+        for s in &mut self.sources {
+            s.seek_last()?;
+        }
+        self.direction = Direction::Backward;
+        self.choose()
+    }
+
+    /// To the next shown key; not valid at the end.
+    pub(crate) fn next(&mut self) -> Result<()> {
+        let Some(at) = self.current.take() else { return Ok(()) };
+        if self.direction == Direction::Backward {
+            let key = self.sources[at].key().to_vec();
+            for (i, s) in self.sources.iter_mut().enumerate() {
+                if i != at {
+                    s.seek(&key)?;
+                }
+            }
+            self.direction = Direction::Forward;
+        }
+        self.leave(at)?;
+        self.choose()
+    }
+
+    /// To the shown key before; not valid at the beginning.
+    pub(crate) fn prev(&mut self) -> Result<()> {
+        let Some(at) = self.current.take() else { return Ok(()) };
+        if self.direction == Direction::Forward {
+            let key = self.sources[at].key().to_vec();
+            for (i, s) in self.sources.iter_mut().enumerate() {
+                if i != at {
+                    s.seek_for_prev(&key)?;
+                }
+            }
+            self.direction = Direction::Backward;
+        }
+        self.leave(at)?;
+        self.choose()
+    }
+
+    /// Moves every source that stands on the key of source `at` one key on.
+    fn leave(&mut self, at: usize) -> Result<()> {
+        let forward = self.direction == Direction::Forward;
+        // Only older sources can stand on the same key with something to skip: `at` is the newest that has it.
+        if self.sources.len() > at + 1 {
+            self.key.clear();
+            self.key.extend_from_slice(self.sources[at].key());
+            for s in &mut self.sources[at + 1..] {
+                if s.valid() && s.key() == self.key {
+                    if forward { s.next()? } else { s.prev()? }
+                }
+            }
+        }
+        if forward { self.sources[at].next() } else { self.sources[at].prev() }
+    }
+
+    /// Picks the current entry among the sources' positions, stepping over deleted keys.
+    fn choose(&mut self) -> Result<()> {
+        let mut skips = 0;
+        loop {
+            let Some(at) = self.nearest() else {
+                self.current = None;
+                return Ok(());
+            };
+            let deleted = if self.sources[at].kind().is_delete() {
+                true
+            } else if self.any_tombstones {
+                match self.hidden_by(at)? {
+                    None => false,
+                    Some((by, start_of_rest)) => {
+                        skips += 1;
+                        if skips > SKIPS_BEFORE_SEEK && by < at && self.direction == Direction::Forward {
+                            // Everything older than source `by` is hidden up to the tombstone's end.
+                            for s in &mut self.sources[by + 1..] {
+                                if s.valid() && s.key() < &start_of_rest[..] {
+                                    s.seek(&start_of_rest)?;
+                                }
+                            }
+                            self.skipped += 1;
+                            continue;
+                        }
+                        true
+                    }
+                }
+            } else {
+                false
+            };
+            if !deleted {
+                self.current = Some(at);
+                return Ok(());
+            }
+            self.skipped += 1;
+            self.leave(at)?;
+        }
+    }
+
+    /// The newest source among those that stand on the nearest key.
+    fn nearest(&self) -> Option<usize> {
+        let mut best: Option<(usize, &[u8])> = None;
+        for (i, s) in self.sources.iter().enumerate() {
+            if !s.valid() {
+                continue;
+            }
+            let key = s.key();
+            let nearer = match best {
+                None => true,
+                Some((_, b)) if self.direction == Direction::Forward => key < b,
+                Some((_, b)) => key > b,
+            };
+            if nearer {
+                best = Some((i, key));
+            }
+        }
+        best.map(|(i, _)| i)
+    }
+
+    /// The source whose range tombstone hides the entry of source `at`, and where that tombstone ends.
+    fn hidden_by(&self, at: usize) -> Result<Option<(usize, Vec<u8>)>> {
+        let entry = &self.sources[at];
+        let (key, seq): (&[u8], Seq) = (entry.key(), entry.seq());
+        for (i, s) in self.sources[..=at].iter().enumerate() {
+            if s.has_tombstones()
+                && let Some((t, end)) = s.covering(key)?
+                && t > seq
+            {
+                return Ok(Some((i, end)));
+            }
+        }
+        Ok(None)
+    }
+}

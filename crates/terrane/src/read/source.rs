@@ -1,0 +1,310 @@
+//! One sorted source of a read: a memtable or a run, seen through a snapshot.
+//!
+//! A source yields each key at most once, with the newest version at or below the snapshot (a deletion counts as a
+//! version). That makes merging sources symmetrical in both directions: among sources that stand on the same key, the
+//! newest source wins, because newer sources hold newer versions of a key.
+
+use std::sync::Arc;
+
+use terrane_base::{Result, Seq};
+use terrane_cache::Cache;
+use terrane_format::Kind;
+use terrane_format::tombstone::RangeTombstones;
+use terrane_memindex::Cursor as MemCursor;
+
+use crate::levels::Run;
+use crate::memtable::Memtable;
+use crate::read::run_cursor::RunCursor;
+use crate::tombstone::TombstoneMap;
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Mem(MemSource),
+    Run(RunSource),
+}
+
+macro_rules! each {
+    ($self:expr, $s:ident => $e:expr) => {
+        match $self {
+            Source::Mem($s) => $e,
+            Source::Run($s) => $e,
+        }
+    };
+}
+
+impl Source {
+    pub(crate) fn memtable(memtable: Arc<Memtable>, snapshot: Seq) -> Self {
+        let tombstones = memtable.tombstones.load();
+        Source::Mem(MemSource { memtable, cursor: MemCursor::new(), snapshot, tombstones, seq: 0, kind: Kind::Put })
+    }
+
+    pub(crate) fn run(run: Arc<Run>, cache: Arc<Cache>, snapshot: Seq) -> Self {
+        let has_tombstones = run.refs().iter().any(|r| r.extent.meta.has_tombstones);
+        Source::Run(RunSource { cursor: RunCursor::new(run, cache), snapshot, has_tombstones, skip: Vec::new() })
+    }
+
+    pub(crate) fn valid(&self) -> bool {
+        each!(self, s => s.valid())
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        each!(self, s => s.key())
+    }
+
+    pub(crate) fn seq(&self) -> Seq {
+        each!(self, s => s.seq())
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        each!(self, s => s.kind())
+    }
+
+    pub(crate) fn value(&self) -> &[u8] {
+        each!(self, s => s.value())
+    }
+
+    /// To the first key at or after `key`.
+    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
+        each!(self, s => s.seek(key))
+    }
+
+    /// To the last key at or before `key`.
+    pub(crate) fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
+        each!(self, s => s.seek_for_prev(key))
+    }
+
+    pub(crate) fn seek_first(&mut self) -> Result<()> {
+        each!(self, s => s.seek_first())
+    }
+
+    pub(crate) fn seek_last(&mut self) -> Result<()> {
+        each!(self, s => s.seek_last())
+    }
+
+    pub(crate) fn next(&mut self) -> Result<()> {
+        each!(self, s => s.next())
+    }
+
+    pub(crate) fn prev(&mut self) -> Result<()> {
+        each!(self, s => s.prev())
+    }
+
+    /// Whether any range tombstone may live here.
+    pub(crate) fn has_tombstones(&self) -> bool {
+        each!(self, s => s.has_tombstones())
+    }
+
+    /// The newest range tombstone of this source that covers `key` for the snapshot, with the end of the stretch that it
+    /// covers evenly; `None` if none does.
+    pub(crate) fn covering(&self, key: &[u8]) -> Result<Option<(Seq, Vec<u8>)>> {
+        each!(self, s => s.covering(key))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct MemSource {
+    memtable: Arc<Memtable>,
+    cursor: MemCursor,
+    snapshot: Seq,
+    tombstones: Option<Arc<TombstoneMap>>,
+    seq: Seq,
+    kind: Kind,
+}
+
+impl MemSource {
+    fn valid(&self) -> bool {
+        self.cursor.valid()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.cursor.key(&self.memtable.index)
+    }
+
+    fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn value(&self) -> &[u8] {
+        self.cursor.version(&self.memtable.index, self.snapshot).map(|r| r.value).unwrap_or_default()
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.cursor.seek(&self.memtable.index, key);
+        self.settle(true)
+    }
+
+    fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
+        self.cursor.seek_for_prev(&self.memtable.index, key);
+        self.settle(false)
+    }
+
+    fn seek_first(&mut self) -> Result<()> {
+        self.cursor.seek_first(&self.memtable.index);
+        self.settle(true)
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.cursor.seek_last(&self.memtable.index);
+        self.settle(false)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.cursor.next(&self.memtable.index);
+        self.settle(true)
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.cursor.prev(&self.memtable.index);
+        self.settle(false)
+    }
+
+    /// Steps over keys whose versions are all newer than the snapshot.
+    fn settle(&mut self, forward: bool) -> Result<()> {
+        while self.cursor.valid() {
+            if let Some(r) = self.cursor.version(&self.memtable.index, self.snapshot) {
+                self.seq = r.seq;
+                self.kind = Kind::from_u8(r.kind)?;
+                return Ok(());
+            }
+            if forward {
+                self.cursor.next(&self.memtable.index);
+            } else {
+                self.cursor.prev(&self.memtable.index);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_tombstones(&self) -> bool {
+        self.tombstones.is_some()
+    }
+
+    fn covering(&self, key: &[u8]) -> Result<Option<(Seq, Vec<u8>)>> {
+        let Some(f) = self.tombstones.as_ref().and_then(|t| t.fragment(key)) else { return Ok(None) };
+        Ok(f.seqs.iter().find(|&&s| s <= self.snapshot).map(|&s| (s, f.end.to_vec())))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct RunSource {
+    cursor: RunCursor,
+    snapshot: Seq,
+    has_tombstones: bool,
+    /// The key being stepped over; kept for its memory.
+    skip: Vec<u8>,
+}
+
+impl RunSource {
+    fn valid(&self) -> bool {
+        self.cursor.valid()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.cursor.key()
+    }
+
+    fn seq(&self) -> Seq {
+        self.cursor.seq()
+    }
+
+    fn kind(&self) -> Kind {
+        self.cursor.kind()
+    }
+
+    fn value(&self) -> &[u8] {
+        self.cursor.value()
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.cursor.seek(key, self.snapshot)?;
+        self.settle_forward()
+    }
+
+    fn seek_first(&mut self) -> Result<()> {
+        self.cursor.seek_first()?;
+        self.settle_forward()
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.skip.clear();
+        self.skip.extend_from_slice(self.cursor.key());
+        self.cursor.next()?;
+        while self.cursor.valid() && self.cursor.key() == self.skip {
+            self.cursor.next()?;
+        }
+        self.settle_forward()
+    }
+
+    /// Onto the newest visible version of the key under the cursor or of a later key.
+    fn settle_forward(&mut self) -> Result<()> {
+        while self.cursor.valid() && self.cursor.seq() > self.snapshot {
+            self.cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
+        // Sequence 0 comes last among the versions of a key.
+        self.cursor.seek_for_prev(key, 0)?;
+        self.settle_backward()
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.cursor.seek_last()?;
+        self.settle_backward()
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.skip.clear();
+        self.skip.extend_from_slice(self.cursor.key());
+        self.cursor.prev()?;
+        while self.cursor.valid() && self.cursor.key() == self.skip {
+            self.cursor.prev()?;
+        }
+        self.settle_backward()
+    }
+
+    /// The cursor is on the oldest version of a key: onto its newest visible one, or on to an earlier key.
+    fn settle_backward(&mut self) -> Result<()> {
+        while self.cursor.valid() {
+            if self.cursor.seq() <= self.snapshot {
+                let key = self.cursor.key().to_vec();
+                return self.cursor.seek(&key, self.snapshot);
+            }
+            // Even the oldest version is too new: the whole key is invisible.
+            self.skip.clear();
+            self.skip.extend_from_slice(self.cursor.key());
+            while self.cursor.valid() && self.cursor.key() == self.skip {
+                self.cursor.prev()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_tombstones(&self) -> bool {
+        self.has_tombstones
+    }
+
+    fn covering(&self, key: &[u8]) -> Result<Option<(Seq, Vec<u8>)>> {
+        let Some(r) = self.cursor.run().find(key) else { return Ok(None) };
+        if !r.extent.meta.has_tombstones {
+            return Ok(None);
+        }
+        let t = r.extent.tombstones()?;
+        Ok(cover(&t, key, self.snapshot).map(|(s, end)| {
+            // Beyond the reference's bound another extent answers.
+            let end = if *end > *r.hi { r.hi.to_vec() } else { end.to_vec() };
+            (s, end)
+        }))
+    }
+}
+
+fn cover<'a>(t: &'a RangeTombstones, key: &[u8], snapshot: Seq) -> Option<(Seq, &'a [u8])> {
+    let f = t.next_covered(key).filter(|f| *f.start <= *key)?;
+    f.seqs.iter().find(|&&s| s <= snapshot).map(|&s| (s, &*f.end))
+}

@@ -1,0 +1,102 @@
+//! Creating and destroying a database's directory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane_base::{Error, ErrorKind, Result};
+use terrane_media::{LockGuard, Media};
+
+use crate::levels::{ManifestStore, Poison};
+use crate::options::Options;
+use crate::recovery::not_a_database;
+
+/// Name of the lock file.
+const LOCK: &str = "LOCK";
+/// What a database's files are called, besides the lock: exact names, and prefixes followed by digits.
+const NAMES: [&str; 3] = ["SUPER", "SUPER.tmp", "tail"];
+const PREFIXES: [&str; 3] = ["data-", "log-", "manifest-"];
+
+fn is_ours(name: &str) -> bool {
+    NAMES.contains(&name)
+        || PREFIXES.iter().any(|p| {
+            name.strip_prefix(p).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        })
+}
+
+/// Makes sure that `dir` holds a database, takes its lock and returns it.
+pub(crate) fn prepare(
+    shared: &Arc<dyn Media>,
+    dir: &Path,
+    options: &Options,
+) -> Result<Box<dyn LockGuard>> {
+    let media = &**shared;
+    if !media.exists(dir)? {
+        if !options.create_if_missing {
+            return Err(not_a_database(dir));
+        }
+        media.create_dir_all(dir)?;
+        if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+            media.sync_dir(parent)?;
+        }
+    }
+    let exists = ManifestStore::exists(media, dir)?;
+    if !exists && !options.create_if_missing {
+        return Err(not_a_database(dir));
+    }
+    let lock = media.lock(&dir.join(LOCK))?;
+    if ManifestStore::exists(media, dir)? {
+        if options.error_if_exists {
+            return Err(Error::new(ErrorKind::AlreadyExists, "there is a database here already").with_file(dir));
+        }
+        return Ok(lock);
+    }
+    let uuid = uuid(media);
+    drop(ManifestStore::create(shared.clone(), dir, uuid, Arc::new(Poison::new()))?);
+    Ok(lock)
+}
+
+/// A random identity.
+fn uuid(media: &dyn Media) -> [u8; 16] {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&media.entropy().to_le_bytes());
+    id[8..].copy_from_slice(&media.entropy().to_le_bytes());
+    id
+}
+
+/// Removes the database in `dir`.
+pub(crate) fn destroy(media: &dyn Media, dir: &Path) -> Result<()> {
+    if !media.exists(dir)? || !ManifestStore::exists(media, dir)? {
+        return Err(not_a_database(dir));
+    }
+    let lock = media.lock(&dir.join(LOCK))?;
+    // The superblock goes first: half a destroyed database must not open.
+    media.remove_file(&dir.join("SUPER"))?;
+    media.sync_dir(dir)?;
+    for entry in media.list(dir)? {
+        if is_ours(&entry.name) && !entry.is_dir {
+            media.remove_file(&dir.join(&entry.name))?;
+        }
+    }
+    media.remove_file(&dir.join(LOCK))?;
+    drop(lock);
+    media.sync_dir(dir)?;
+    if media.list(dir)?.is_empty() {
+        media.remove_dir(dir)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_databases_own_names_are_recognised() {
+        for ours in ["SUPER", "data-000001", "log-12", "manifest-000003", "tail"] {
+            assert!(is_ours(ours), "{ours}");
+        }
+        for other in ["data-", "data-x", "notes.txt", "log", "SUPER2", "LOCK"] {
+            assert!(!is_ours(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What the tests of the whole engine share: one operation type, a model, and a small database on a simulated machine.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane::media::Media;
+use terrane::media::sim::SimMedia;
+use terrane::{Db, Durability, Options, ReadOptions, SubtableOptions, Tuning, WriteBatch};
+
+/// Subtables of a history.
+pub const TABLES: usize = 3;
+pub const DIR: &str = "/db";
+
+/// A small generator of numbers: histories follow from their seed.
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+}
+
+/// One change of a batch.
+#[derive(Clone, Debug)]
+pub enum Change {
+    Put { table: usize, key: Vec<u8>, value: Vec<u8> },
+    Delete { table: usize, key: Vec<u8> },
+    DeleteRange { table: usize, start: Vec<u8>, end: Vec<u8> },
+}
+
+/// One step of a history.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Write { changes: Vec<Change>, sync: bool },
+    Sync,
+    Flush(usize),
+    Compact(usize),
+    /// Drops the subtable and creates it anew.
+    Recreate(usize),
+    /// Lets background work run.
+    Background,
+}
+
+/// Sizes at which a few hundred operations fill memtables, extents and levels.
+pub fn tiny() -> Options {
+    let tuning = Tuning {
+        segment_bytes: 128 << 10,
+        tail_bytes: 64 << 10,
+        drain_bytes: 4 << 10,
+        log_budget: 256 << 10,
+        data_file_bytes: 4 << 20,
+        extent_bytes: 32 << 10,
+        piece_bytes: 64 << 10,
+        task_bytes: 16 << 10,
+    };
+    Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(1).tuning(tuning)
+}
+
+pub fn tiny_table() -> SubtableOptions {
+    SubtableOptions::new().block_bytes(4 << 10).value_threshold(3 << 10)
+}
+
+pub fn name(table: usize) -> String {
+    format!("t{table}")
+}
+
+pub fn open(media: &Arc<SimMedia>, options: &Options) -> terrane::Result<Db> {
+    Db::open_on(media.clone() as Arc<dyn Media>, DIR, options.clone())
+}
+
+fn key(rng: &mut Rng, keys: u64) -> Vec<u8> {
+    let n = rng.below(keys);
+    match rng.below(12) {
+        // Prefixes of one another, and the empty key.
+        0 => format!("k{n:04}x").into_bytes(),
+        1 => Vec::new(),
+        _ => format!("k{n:04}").into_bytes(),
+    }
+}
+
+fn value(rng: &mut Rng) -> Vec<u8> {
+    let len = match rng.below(20) {
+        0 => 0,
+        1 => 3000 + rng.below(9000),
+        2 => 900,
+        _ => rng.below(60),
+    };
+    let fill = rng.next() as u8;
+    (0..len).map(|i| fill.wrapping_add((i / 7) as u8)).collect()
+}
+
+fn change(rng: &mut Rng, keys: u64) -> Change {
+    let table = rng.below(TABLES as u64) as usize;
+    match rng.below(20) {
+        0 => {
+            let (a, b) = (key(rng, keys), key(rng, keys));
+            Change::DeleteRange { table, start: a.clone().min(b.clone()), end: a.max(b) }
+        }
+        1..=4 => Change::Delete { table, key: key(rng, keys) },
+        _ => Change::Put { table, key: key(rng, keys), value: value(rng) },
+    }
+}
+
+/// A random step.
+pub fn op(rng: &mut Rng, keys: u64) -> Op {
+    match rng.below(100) {
+        0..=1 => Op::Flush(rng.below(TABLES as u64) as usize),
+        2 => Op::Compact(rng.below(TABLES as u64) as usize),
+        3 => Op::Sync,
+        4..=11 => Op::Background,
+        12 if rng.below(4) == 0 => Op::Recreate(rng.below(TABLES as u64) as usize),
+        _ => {
+            let n = 1 + rng.below(4);
+            Op::Write { changes: (0..n).map(|_| change(rng, keys)).collect(), sync: rng.below(8) == 0 }
+        }
+    }
+}
+
+/// What a database should hold.
+pub type Model = Vec<Option<BTreeMap<Vec<u8>, Vec<u8>>>>;
+
+pub fn empty_model() -> Model {
+    vec![Some(BTreeMap::new()); TABLES]
+}
+
+/// Applies a step to a model.
+pub fn apply(model: &mut Model, op: &Op) {
+    match op {
+        Op::Write { changes, .. } => {
+            for c in changes {
+                match c {
+                    Change::Put { table, key, value } => {
+                        if let Some(t) = &mut model[*table] {
+                            t.insert(key.clone(), value.clone());
+                        }
+                    }
+                    Change::Delete { table, key } => {
+                        if let Some(t) = &mut model[*table] {
+                            t.remove(key);
+                        }
+                    }
+                    Change::DeleteRange { table, start, end } => {
+                        if let Some(t) = &mut model[*table] {
+                            t.retain(|k, _| !(start <= k && k < end));
+                        }
+                    }
+                }
+            }
+        }
+        Op::Recreate(t) => model[*t] = Some(BTreeMap::new()),
+        _ => {}
+    }
+}
+
+/// Runs a step on a database.
+pub fn run(db: &Db, media: &SimMedia, op: &Op) -> terrane::Result<()> {
+    match op {
+        Op::Write { changes, sync } => {
+            let tables: Vec<_> = (0..TABLES).map(|t| db.subtable(&name(t))).collect();
+            let mut batch = WriteBatch::new();
+            for c in changes {
+                match c {
+                    Change::Put { table, key, value } => {
+                        batch.put(tables[*table].as_ref().map_err(Clone::clone)?, key, value)?;
+                    }
+                    Change::Delete { table, key } => {
+                        batch.delete(tables[*table].as_ref().map_err(Clone::clone)?, key)?;
+                    }
+                    Change::DeleteRange { table, start, end } => {
+                        batch.delete_range(tables[*table].as_ref().map_err(Clone::clone)?, start, end)?;
+                    }
+                }
+            }
+            db.write(batch, if *sync { Durability::Sync } else { Durability::Buffered })?;
+        }
+        Op::Sync => db.sync()?,
+        Op::Flush(t) => db.subtable(&name(*t))?.flush()?,
+        Op::Compact(t) => db.subtable(&name(*t))?.compact()?,
+        Op::Recreate(t) => {
+            db.drop_subtable(&name(*t))?;
+            db.create_subtable(&name(*t), tiny_table())?;
+        }
+        Op::Background => {
+            for _ in 0..3 {
+                media.step();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a database holds, by scanning it forwards.
+pub fn contents(db: &Db) -> terrane::Result<Model> {
+    let mut model = Vec::new();
+    for t in 0..TABLES {
+        model.push(match db.subtable(&name(t)) {
+            Ok(s) => Some(s.range(ReadOptions::new())?.collect::<terrane::Result<_>>()?),
+            Err(e) if e.kind() == terrane::ErrorKind::NotFound => None,
+            Err(e) => return Err(e),
+        });
+    }
+    Ok(model)
+}
+
+/// Says where two models differ, shortly.
+pub fn difference(got: &Model, want: &Model) -> Option<String> {
+    for (t, (g, w)) in got.iter().zip(want).enumerate() {
+        let (Some(g), Some(w)) = (g, w) else {
+            if g.is_some() != w.is_some() {
+                return Some(format!("t{t}: there {}, wanted {}", g.is_some(), w.is_some()));
+            }
+            continue;
+        };
+        for (k, v) in w {
+            match g.get(k) {
+                None => return Some(format!("t{t}: {:?} is missing", String::from_utf8_lossy(k))),
+                Some(x) if x != v => {
+                    return Some(format!(
+                        "t{t}: {:?} has {} bytes {:?}.., wanted {} bytes {:?}..",
+                        String::from_utf8_lossy(k),
+                        x.len(),
+                        x.first(),
+                        v.len(),
+                        v.first()
+                    ));
+                }
+                _ => {}
+            }
+        }
+        if let Some(k) = g.keys().find(|k| !w.contains_key(*k)) {
+            return Some(format!("t{t}: {:?} should not be there", String::from_utf8_lossy(k)));
+        }
+    }
+    None
+}
+
+/// A fresh simulated machine with an empty database of [`TABLES`] subtables.
+pub fn fresh(seed: u64, options: &Options) -> terrane::Result<(Arc<SimMedia>, Db)> {
+    let media = SimMedia::new(seed);
+    let db = open(&media, options)?;
+    for t in 0..TABLES {
+        db.create_subtable(&name(t), tiny_table())?;
+    }
+    Ok((media, db))
+}
+
+/// The directory of a database, for naming its files.
+pub fn dir() -> &'static Path {
+    Path::new(DIR)
+}
