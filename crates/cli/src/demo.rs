@@ -62,7 +62,10 @@ pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
     let opened = began.elapsed();
     db.close()?;
     if a.json {
-        println!("{}", json!({ "phase": "reopen", "close_s": closed.as_secs_f64(), "open_s": opened.as_secs_f64() }));
+        println!(
+            "{}",
+            json!({ "phase": "reopen", "close_s": closed.as_secs_f64(), "open_s": opened.as_secs_f64() })
+        );
     } else {
         println!("closed in {:.3} s, opened again in {:.3} s", closed.as_secs_f64(), opened.as_secs_f64());
     }

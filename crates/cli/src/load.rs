@@ -67,11 +67,7 @@ pub(crate) fn run(a: &LoadArgs) -> Result<Outcome, Failure> {
     let db = Db::open(&a.db.db, a.db.options())?;
     let table = db.subtable_or_create(&a.table, SubtableOptions::new())?;
     let marks = db.subtable_or_create(PROGRESS_TABLE, SubtableOptions::new())?;
-    let name = if from_pipe {
-        "-".to_owned()
-    } else {
-        a.file.canonicalize()?.to_string_lossy().into_owned()
-    };
+    let name = if from_pipe { "-".to_owned() } else { a.file.canonicalize()?.to_string_lossy().into_owned() };
     let mark_key = format!("{}\0{name}", a.table).into_bytes();
     let mut start = Mark::default();
     if a.restart {

@@ -52,7 +52,12 @@ impl WriteBatch {
         check_value(value)?;
         let table = self.enter(subtable)?;
         if value.len() >= subtable.table().value_threshold() {
-            self.large.push(LargePut { at: self.body.len(), subtable: table, key: key.into(), value: value.into() });
+            self.large.push(LargePut {
+                at: self.body.len(),
+                subtable: table,
+                key: key.into(),
+                value: value.into(),
+            });
             self.count += 1;
         } else {
             self.push(Op { kind: Kind::Put, subtable: table, key, value });

@@ -28,7 +28,12 @@ fn check_reads(db: &Db, model: &Model, rng: &mut Rng) -> Result<(), String> {
         let k = format!("k{:04}", rng.below(400)).into_bytes();
         let got = table.get(&k).map_err(err)?;
         if got.as_ref() != want.get(&k) {
-            return Err(format!("get {:?}: {:?} bytes, wanted {:?}", String::from_utf8_lossy(&k), got.map(|v| v.len()), want.get(&k).map(Vec::len)));
+            return Err(format!(
+                "get {:?}: {:?} bytes, wanted {:?}",
+                String::from_utf8_lossy(&k),
+                got.map(|v| v.len()),
+                want.get(&k).map(Vec::len)
+            ));
         }
     }
     let keys: Vec<Vec<u8>> = (0..20).map(|_| format!("k{:04}", rng.below(400)).into_bytes()).collect();
@@ -49,7 +54,9 @@ fn check_reads(db: &Db, model: &Model, rng: &mut Rng) -> Result<(), String> {
     for step in 0..30 {
         let wanted = usize::try_from(at).ok().and_then(|i| inside.get(i));
         match wanted {
-            None if c.valid() => return Err(format!("cursor at {:?} after {step} steps, should be out", c.key())),
+            None if c.valid() => {
+                return Err(format!("cursor at {:?} after {step} steps, should be out", c.key()));
+            }
             None => break,
             Some((k, v)) => {
                 if c.key() != k.as_slice() || *c.value().map_err(err)? != v[..] {
@@ -77,7 +84,13 @@ fn check_reads(db: &Db, model: &Model, rng: &mut Rng) -> Result<(), String> {
     Ok(())
 }
 
-fn check_snapshot(db: &Db, snapshot: &Snapshot, then: &Model, born: &[u32; TABLES], now: &[u32; TABLES]) -> Result<(), String> {
+fn check_snapshot(
+    db: &Db,
+    snapshot: &Snapshot,
+    then: &Model,
+    born: &[u32; TABLES],
+    now: &[u32; TABLES],
+) -> Result<(), String> {
     for t in 0..TABLES {
         // A subtable that was dropped since is another one now.
         let (Some(want), true) = (&then[t], born[t] == now[t]) else { continue };

@@ -107,7 +107,10 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
         for run in &runs {
             for pair in run.refs().windows(2) {
                 if pair[0].hi > pair[1].lo {
-                    self.note(format!("extents {} and {} of a run overlap", pair[0].extent.meta.id, pair[1].extent.meta.id));
+                    self.note(format!(
+                        "extents {} and {} of a run overlap",
+                        pair[0].extent.meta.id, pair[1].extent.meta.id
+                    ));
                 }
             }
             for r in run.refs() {
@@ -168,7 +171,10 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
             let mut in_block = 0;
             while record.valid() {
                 if first && (record.key() != entry.key() || record.seq() != entry.seq()) {
-                    self.damage(place("an index entry does not name its block's first record".into(), handle.offset));
+                    self.damage(place(
+                        "an index entry does not name its block's first record".into(),
+                        handle.offset,
+                    ));
                 }
                 first = false;
                 if let Some((key, seq)) = &last
@@ -188,7 +194,10 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
                 record.next(block)?;
             }
             if in_block != handle.rows {
-                self.damage(place(format!("a block has {in_block} records, its index entry says {}", handle.rows), handle.offset));
+                self.damage(place(
+                    format!("a block has {in_block} records, its index entry says {}", handle.rows),
+                    handle.offset,
+                ));
             }
             rows += u64::from(in_block);
             blocks += 1;
@@ -217,7 +226,8 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
             c.seek_first()?;
         }
         loop {
-            let Some(key) = cursors.iter().filter(|c| c.valid()).map(|c| c.key()).min().map(<[u8]>::to_vec) else {
+            let Some(key) = cursors.iter().filter(|c| c.valid()).map(|c| c.key()).min().map(<[u8]>::to_vec)
+            else {
                 return Ok(());
             };
             let mut above: Option<Seq> = None;

@@ -187,7 +187,8 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
 /// one does within reach, so that L1 is not trimmed.
 fn l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
     let l1 = overlapping(level(p.version, 1), start, None);
-    let l0: Vec<&[Arc<ExtentRef>]> = p.version.l0.iter().map(|r| overlapping(r.refs(), start, None)).collect();
+    let l0: Vec<&[Arc<ExtentRef>]> =
+        p.version.l0.iter().map(|r| overlapping(r.refs(), start, None)).collect();
     let mut starts: Vec<(&Arc<ExtentRef>, bool)> =
         l1.iter().map(|r| (r, true)).chain(l0.iter().flat_map(|r| r.iter()).map(|r| (r, false))).collect();
     starts.sort_by(|a, b| a.0.lo.cmp(&b.0.lo));
@@ -294,8 +295,7 @@ fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
             let to = if deeper { from + 1 } else { from };
             // At the bottom a rewrite helps only if nothing holds the tombstones there.
             let useful = deeper || r.extent.meta.max_seq <= p.oldest_snapshot;
-            let free =
-                !p.busy.is_busy(from, &r.lo, Some(&r.hi)) && !p.busy.is_busy(to, &r.lo, Some(&r.hi));
+            let free = !p.busy.is_busy(from, &r.lo, Some(&r.hi)) && !p.busy.is_busy(to, &r.lo, Some(&r.hi));
             if useful && free {
                 let range = KeyRange { lo: r.lo.to_vec(), hi: Some(r.hi.to_vec()) };
                 return Some(Pick { from, to, range, reason: Reason::Deletes, urgency: 2.2 });

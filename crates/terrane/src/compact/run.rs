@@ -149,7 +149,8 @@ impl Engine {
         let mut edit = VersionEdit::default();
         // A part that goes down to where it is already, whole, stays untouched.
         let stays = |way: usize, part: &ExtentRef| {
-            let same = |m: &ExtentRef| m.lo == part.lo && m.hi == part.hi && Arc::ptr_eq(&m.extent, &part.extent);
+            let same =
+                |m: &ExtentRef| m.lo == part.lo && m.hi == part.hi && Arc::ptr_eq(&m.extent, &part.extent);
             inputs[way].level == pick.to && out.moved.iter().any(|(w, m)| *w == way && same(m))
         };
         for (way, input) in inputs.iter().enumerate() {
@@ -212,8 +213,10 @@ impl Context<'_> {
         let all = self.task(range.clone(), Vec::new(), tombstones.clone(), bottom);
         let survivors = terrane_compaction::kept_tombstones(&all);
         for range in plan::between_trimmed_edges(range, ways) {
-            let blocks =
-                ways.iter().map(|parts| inputs::blocks(&engine.cache, parts, &range)).collect::<Result<Vec<_>>>()?;
+            let blocks = ways
+                .iter()
+                .map(|parts| inputs::blocks(&engine.cache, parts, &range))
+                .collect::<Result<Vec<_>>>()?;
             let pieces = self.cut(&range, ways, &blocks, &tombstones, bottom)?;
             let mut merge = Merge {
                 cx: self,

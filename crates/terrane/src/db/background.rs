@@ -191,7 +191,9 @@ impl Engine {
             let mut lo = Vec::new();
             loop {
                 self.check_writable()?;
-                let Some(range) = pick::next_piece(&table.state().version, from, &lo, &self.options) else { break };
+                let Some(range) = pick::next_piece(&table.state().version, from, &lo, &self.options) else {
+                    break;
+                };
                 let hi = range.hi.clone();
                 let pick = Pick { from, to: from + 1, range, reason: pick::Reason::Size, urgency: 1.0 };
                 let ticket = table.busy.lock().enter(from..=from + 1, pick.range.clone());

@@ -200,9 +200,7 @@ impl Engine {
             };
             let state = table.state();
             let memtable = state.memtable_for(generation);
-            while let Some((i, op)) =
-                ops.next_if(|(_, op)| op.as_ref().is_ok_and(|op| op.subtable == id))
-            {
+            while let Some((i, op)) = ops.next_if(|(_, op)| op.as_ref().is_ok_and(|op| op.subtable == id)) {
                 let op = op?;
                 memtable.insert(lsn, lsn + 1 + i as u64, op.kind, op.key, op.value)?;
             }

@@ -124,8 +124,7 @@ impl Engine {
     ) -> Result<(WrittenRun, Vec<ValueRef>)> {
         let form = extent_form(&table.options(), 0, self.options.tuning.extent_bytes);
         let tombstones = memtable.tombstones.to_ranges();
-        let mut writer =
-            RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone())?;
+        let mut writer = RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone())?;
         let mut retention = Retention::new(snapshots, &tombstones, false);
         let mut block = BlockBuilder::new(form.block);
         let mut values = Vec::new();

@@ -146,8 +146,7 @@ impl Db {
 
     /// The names of all subtables, sorted.
     pub fn subtables(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            self.engine.tables.load().all().map(|t| t.name.to_string()).collect();
+        let mut names: Vec<String> = self.engine.tables.load().all().map(|t| t.name.to_string()).collect();
         names.sort();
         names
     }

@@ -40,10 +40,17 @@ impl Engine {
         let _ddl = self.ddl.lock();
         let tables = self.tables.load_full();
         if tables.by_name(name).is_some() {
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("there is a subtable {name:?} already")));
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("there is a subtable {name:?} already"),
+            ));
         }
         if tables.len() >= limits::MAX_SUBTABLES {
-            return Err(Error::limit("number of subtables", tables.len() as u64 + 1, limits::MAX_SUBTABLES as u64));
+            return Err(Error::limit(
+                "number of subtables",
+                tables.len() as u64 + 1,
+                limits::MAX_SUBTABLES as u64,
+            ));
         }
         let id = self.ids.subtable();
         let lsn = self.settled();

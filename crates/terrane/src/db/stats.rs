@@ -143,7 +143,9 @@ impl Engine {
                 memtable_bytes: state.memtables.iter().map(|m| m.bytes() as u64).sum(),
                 memtable_records: state.memtables.iter().map(|m| m.index.len() as u64).sum(),
                 levels,
-                large_values: self.manifest.with_state(|s| s.subtables.get(&t.id).map_or(0, |t| t.values.len() as u64)),
+                large_values: self
+                    .manifest
+                    .with_state(|s| s.subtables.get(&t.id).map_or(0, |t| t.values.len() as u64)),
             });
         }
         subtables.sort_by(|a, b| a.name.cmp(&b.name));

@@ -138,8 +138,9 @@ impl Table {
 
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.is_dropped() {
-            return Err(Error::new(ErrorKind::SubtableDropped, "the subtable was dropped")
-                .with_subtable(&*self.name));
+            return Err(
+                Error::new(ErrorKind::SubtableDropped, "the subtable was dropped").with_subtable(&*self.name)
+            );
         }
         Ok(())
     }
@@ -192,7 +193,14 @@ impl Table {
         }
         let state = self.state();
         let counts = |m: &&Arc<Memtable>| skip.is_none_or(|s| !Arc::ptr_eq(s, m));
-        state.memtables.iter().filter(counts).filter_map(|m| m.first_record()).min().unwrap_or(settled).min(settled)
+        state
+            .memtables
+            .iter()
+            .filter(counts)
+            .filter_map(|m| m.first_record())
+            .min()
+            .unwrap_or(settled)
+            .min(settled)
     }
 
     /// Frozen memtables, oldest first.

@@ -216,4 +216,3 @@ fn newer(version: u32, what: &str) -> Result<()> {
 fn sealed(what: &str) -> Error {
     Error::new(ErrorKind::NewerFormat, format!("the {what} is sealed, which this version cannot open"))
 }
-

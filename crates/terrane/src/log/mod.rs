@@ -256,7 +256,8 @@ impl Inner {
         }
         let durable = self.durable.load(Ordering::Acquire);
         let done = (self.options.before_write)().and_then(|()| {
-            writer.write(&*self.media, &self.options, durable, from, upto, |lsn, buf| self.tail.load(lsn, buf))
+            writer
+                .write(&*self.media, &self.options, durable, from, upto, |lsn, buf| self.tail.load(lsn, buf))
         });
         done.map_err(|e| self.poisoned_by(e))?;
         self.written.store(upto, Ordering::Release);

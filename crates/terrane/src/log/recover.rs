@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
+use crate::log::format::{FRAME_HEADER, LOG_SECTOR};
 use terrane_base::{Error, Lsn, Result};
 use terrane_format::batch::{ENTRY_HEADER, EntryHeader, decode_header, entry_len};
-use crate::log::format::{FRAME_HEADER, LOG_SECTOR};
 use terrane_media::{File, Media};
 
 use crate::log::segment::{Segment, file_number};
@@ -175,12 +175,12 @@ impl Log {
             read_tail(&**media, options, from.generation, &mut found, sink)?;
         }
         match proof {
-            Some((path, at, proven)) if found.end < proven => {
-                Err(Error::corruption(format!("the log is damaged at LSN {pos}, but was durable up to {proven}"))
-                    .with_file(path)
-                    .with_offset(at)
-                    .with_hint("restore from a backup"))
-            }
+            Some((path, at, proven)) if found.end < proven => Err(Error::corruption(format!(
+                "the log is damaged at LSN {pos}, but was durable up to {proven}"
+            ))
+            .with_file(path)
+            .with_offset(at)
+            .with_hint("restore from a backup")),
             None if found.end < from.durable => Err(missing(options, found.end, from.durable)),
             _ => Ok(found),
         }

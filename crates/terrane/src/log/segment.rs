@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_base::{Lsn, Result};
 use crate::log::format::{FRAME_HEADER, FrameHeader, LOG_SECTOR, SegmentHeader};
+use terrane_base::{Lsn, Result};
 use terrane_media::{AlignedBuf, File, Media, OpenMode};
 
 /// Bytes written at a time while a file is prepared.
@@ -54,7 +54,11 @@ impl Segment {
     }
 
     /// Opens a file that may be a segment of this database.
-    pub(crate) fn open(media: &dyn Media, path: &Path, uuid: &[u8; 16]) -> Result<(Arc<dyn File>, Option<Segment>)> {
+    pub(crate) fn open(
+        media: &dyn Media,
+        path: &Path,
+        uuid: &[u8; 16],
+    ) -> Result<(Arc<dyn File>, Option<Segment>)> {
         let file = media.open(path, OpenMode::DIRECT)?;
         let len = file.len()?;
         if len < LOG_SECTOR as u64 {
@@ -89,9 +93,8 @@ impl Segment {
         }
         let mut sector = AlignedBuf::zeroed(LOG_SECTOR);
         self.file.read_at(&mut sector, at)?;
-        let header = FrameHeader::decode(&sector, self.header.salt).map_err(|e| {
-            e.with_file(self.file.path()).with_offset(at)
-        })?;
+        let header = FrameHeader::decode(&sector, self.header.salt)
+            .map_err(|e| e.with_file(self.file.path()).with_offset(at))?;
         Ok(header.filter(|h| h.generation == self.header.generation))
     }
 

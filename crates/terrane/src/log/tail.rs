@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::log::format::{LOG_SECTOR, TailHeader};
 use terrane_base::{Lsn, Result};
 use terrane_format::batch::{ENTRY_HEADER, EntryHeader, decode_header, entry_len};
-use crate::log::format::{LOG_SECTOR, TailHeader};
 use terrane_media::{Media, Region};
 
 use crate::log::LogOptions;

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::log::format::{FRAME_HEADER, FrameHeader, LOG_SECTOR, SegmentHeader};
 use terrane_base::{Lsn, Result};
 use terrane_format::checksum::salted_crc;
-use crate::log::format::{FRAME_HEADER, FrameHeader, LOG_SECTOR, SegmentHeader};
 use terrane_media::{AlignedBuf, File, Media};
 
 use crate::log::segment::{Segment, prepare};
@@ -53,13 +53,21 @@ impl Writer {
         generation: u32,
         recovered: Recovered,
     ) -> Result<Writer> {
-        let Recovered { end, frames_end, tail, chain, mut spares, next_segment, mut next_file, .. } = recovered;
-        let full = chain.into_iter().map(|c| Full { file: c.0.file, first: c.0.header.first_lsn, end: c.1 }).collect();
+        let Recovered { end, frames_end, tail, chain, mut spares, next_segment, mut next_file, .. } =
+            recovered;
+        let full = chain
+            .into_iter()
+            .map(|c| Full { file: c.0.file, first: c.0.header.first_lsn, end: c.1 })
+            .collect();
         // A spare of another size is of no use.
         let mut misfits = Vec::new();
         let mut usable = Vec::new();
         for f in spares.drain(..) {
-            if f.len()? == options.segment_bytes && usable.len() < KEEP_SPARES { usable.push(f) } else { misfits.push(f) }
+            if f.len()? == options.segment_bytes && usable.len() < KEEP_SPARES {
+                usable.push(f)
+            } else {
+                misfits.push(f)
+            }
         }
         for f in misfits {
             media.remove_file(f.path())?;

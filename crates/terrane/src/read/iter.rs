@@ -318,10 +318,7 @@ impl Range {
             none => {
                 let f = &self.front;
                 let options = ReadOptions {
-                    snapshot: Some(Snapshot {
-                        guard: f.snapshot.clone(),
-                        database: f.engine.database,
-                    }),
+                    snapshot: Some(Snapshot { guard: f.snapshot.clone(), database: f.engine.database }),
                     lower: f.lower.clone(),
                     upper: f.upper.clone(),
                 };

@@ -160,8 +160,7 @@ impl Walk {
     ) -> Result<Option<Step<R>>> {
         let extent = &r.extent;
         let need = |part: Part| Ok(Some(Step::Need(Need { extent: extent.clone(), part })));
-        let cover =
-            if extent.meta.has_tombstones { extent.tombstones()?.covering(key, seq) } else { 0 };
+        let cover = if extent.meta.has_tombstones { extent.tombstones()?.covering(key, seq) } else { 0 };
         let gone = || (cover > 0).then_some(Step::Done(None));
         if extent.meta.blocks == 0 {
             return Ok(gone());
@@ -242,9 +241,7 @@ fn filter_may_contain(
     match asked {
         None => Ok(None),
         Some(Some(may)) => Ok(Some(may)),
-        Some(None) => Err(extent.place(
-            Error::corruption("a filter lies outside the filter section"),
-            extent.meta.filter.offset,
-        )),
+        Some(None) => Err(extent
+            .place(Error::corruption("a filter lies outside the filter section"), extent.meta.filter.offset)),
     }
 }

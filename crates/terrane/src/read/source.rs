@@ -36,12 +36,24 @@ macro_rules! each {
 impl Source {
     pub(crate) fn memtable(memtable: Arc<Memtable>, snapshot: Seq) -> Self {
         let tombstones = memtable.tombstones.load();
-        Source::Mem(MemSource { memtable, cursor: MemCursor::new(), snapshot, tombstones, seq: 0, kind: Kind::Put })
+        Source::Mem(MemSource {
+            memtable,
+            cursor: MemCursor::new(),
+            snapshot,
+            tombstones,
+            seq: 0,
+            kind: Kind::Put,
+        })
     }
 
     pub(crate) fn run(run: Arc<Run>, cache: Arc<Cache>, snapshot: Seq) -> Self {
         let has_tombstones = run.refs().iter().any(|r| r.extent.meta.has_tombstones);
-        Source::Run(RunSource { cursor: RunCursor::new(run, cache), snapshot, has_tombstones, skip: Vec::new() })
+        Source::Run(RunSource {
+            cursor: RunCursor::new(run, cache),
+            snapshot,
+            has_tombstones,
+            skip: Vec::new(),
+        })
     }
 
     pub(crate) fn valid(&self) -> bool {

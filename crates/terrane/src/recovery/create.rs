@@ -24,11 +24,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// Makes sure that `dir` holds a database, takes its lock and returns it.
-pub(crate) fn prepare(
-    shared: &Arc<dyn Media>,
-    dir: &Path,
-    options: &Options,
-) -> Result<Box<dyn LockGuard>> {
+pub(crate) fn prepare(shared: &Arc<dyn Media>, dir: &Path, options: &Options) -> Result<Box<dyn LockGuard>> {
     let media = &**shared;
     if !media.exists(dir)? {
         if !options.create_if_missing {
@@ -46,7 +42,9 @@ pub(crate) fn prepare(
     let lock = media.lock(&dir.join(LOCK))?;
     if ManifestStore::exists(media, dir)? {
         if options.error_if_exists {
-            return Err(Error::new(ErrorKind::AlreadyExists, "there is a database here already").with_file(dir));
+            return Err(
+                Error::new(ErrorKind::AlreadyExists, "there is a database here already").with_file(dir)
+            );
         }
         return Ok(lock);
     }

@@ -18,8 +18,8 @@ mod replay;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -117,7 +117,15 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         })
         .map_err(named)?;
         let (memtable, version) = (memtable.clone(), Arc::new(version));
-        tables.insert(Arc::new(Table::new(*id, &name, database, options, memtable, version, s.persisted_lsn)));
+        tables.insert(Arc::new(Table::new(
+            *id,
+            &name,
+            database,
+            options,
+            memtable,
+            version,
+            s.persisted_lsn,
+        )));
     }
     let mode = match options.compaction_mode {
         CompactionMode::Cpu => Mode::Cpu,

@@ -127,7 +127,10 @@ impl Shared {
                     None if op.subtable.0 >= self.next_subtable => {
                         return Err(Error::new(
                             ErrorKind::Corruption,
-                            format!("the log record at LSN {lsn} names subtable {}, which never existed", op.subtable),
+                            format!(
+                                "the log record at LSN {lsn} names subtable {}, which never existed",
+                                op.subtable
+                            ),
                         ));
                     }
                     // Dropped meanwhile.

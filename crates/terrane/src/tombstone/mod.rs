@@ -31,9 +31,7 @@ pub(crate) struct TombstoneMap {
 impl TombstoneMap {
     /// The largest tombstone sequence at or below `snapshot` that covers `key`; 0 if none does.
     pub(crate) fn covering(&self, key: &[u8], snapshot: Seq) -> Seq {
-        self.fragment(key)
-            .and_then(|f| f.seqs.iter().copied().find(|&s| s <= snapshot))
-            .unwrap_or(0)
+        self.fragment(key).and_then(|f| f.seqs.iter().copied().find(|&s| s <= snapshot)).unwrap_or(0)
     }
 
     /// The fragment that covers `key`.
@@ -66,12 +64,7 @@ impl TombstoneMap {
 }
 
 /// Lays [start, end) at `seq` over sorted fragments: splits those it cuts, fills the gaps between them.
-fn overlay<'a>(
-    old: impl Iterator<Item = &'a Fragment>,
-    start: &[u8],
-    end: &[u8],
-    seq: Seq,
-) -> Vec<Fragment> {
+fn overlay<'a>(old: impl Iterator<Item = &'a Fragment>, start: &[u8], end: &[u8], seq: Seq) -> Vec<Fragment> {
     let piece = |s: &[u8], e: &[u8], seqs: Vec<Seq>| Fragment { start: s.into(), end: e.into(), seqs };
     let mut out = Vec::new();
     let mut pos: Vec<u8> = start.to_vec(); // up to here the new interval is laid
@@ -155,9 +148,10 @@ impl MemTombstones {
     /// All of it, in the form that extents store.
     pub(crate) fn to_ranges(&self) -> RangeTombstones {
         let map = self.map.load();
-        let ranges = map.iter().flat_map(|m| m.fragments()).flat_map(|f| {
-            f.seqs.iter().map(move |&s| (f.start.to_vec(), f.end.to_vec(), s))
-        });
+        let ranges = map
+            .iter()
+            .flat_map(|m| m.fragments())
+            .flat_map(|f| f.seqs.iter().map(move |&s| (f.start.to_vec(), f.end.to_vec(), s)));
         RangeTombstones::from_ranges(ranges)
     }
 }

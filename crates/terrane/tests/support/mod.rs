@@ -43,7 +43,10 @@ pub enum Change {
 /// One step of a history.
 #[derive(Clone, Debug)]
 pub enum Op {
-    Write { changes: Vec<Change>, sync: bool },
+    Write {
+        changes: Vec<Change>,
+        sync: bool,
+    },
     Sync,
     Flush(usize),
     Compact(usize),
