@@ -6,7 +6,7 @@
 //! already, and the checksum tells if it is another input. Nothing is doubled, nothing is missed.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::time::Instant;
 
 use serde_json::json;

@@ -47,7 +47,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
         "cache_bytes": s.cache_bytes, "cache_capacity": s.cache_capacity,
         "cache_hits": s.cache_hits, "cache_misses": s.cache_misses,
         "log_bytes": s.log_bytes, "durable_lsn": s.durable_lsn,
-        "data_used": s.data_used, "data_bytes": s.data_bytes,
+        "manifest_bytes": s.manifest_bytes, "data_used": s.data_used, "data_bytes": s.data_bytes,
         "flushes": s.flushes, "flush_bytes": s.flush_bytes, "compactions": s.compactions,
         "compact_read": s.compact_read, "compact_written": s.compact_written,
         "extents_moved": s.extents_moved, "blocks_copied": s.blocks_copied, "tasks_redone": s.tasks_redone,

@@ -4,6 +4,7 @@
 //! subtables; jobs of one subtable work on disjoint ranges. Every job, when it ends, looks for what is due next, so
 //! nothing polls. A failed job records its error as *trouble*: it is retried when a writer next needs the room.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,6 +14,9 @@ use terrane_media::Pool;
 use crate::compact::pick::{self, Pick, Picture};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
+
+/// Heat is halved at every this many folds.
+const HEAT_HALVES: u64 = 32;
 
 impl Engine {
     /// Queues a job; it holds the engine only while it runs.
@@ -103,8 +107,35 @@ impl Engine {
         }
     }
 
+    /// Adds what reads have sampled to the extents' heat. Every so often all heat is halved, so that it follows the
+    /// present.
+    fn fold_heat(&self) {
+        let mut samples = Vec::new();
+        self.heat.fold(|extent, n| samples.push((extent, n)));
+        if samples.is_empty() {
+            return;
+        }
+        let folds = self.heat_folds.fetch_add(1, Ordering::Relaxed);
+        let mut extents = HashMap::new();
+        for table in self.tables.load().all() {
+            for part in table.state().version.runs().flat_map(|(_, run)| run.refs()) {
+                if folds % HEAT_HALVES == HEAT_HALVES - 1 {
+                    let heat = part.extent.heat.load(Ordering::Relaxed);
+                    part.extent.heat.store(heat / 2, Ordering::Relaxed);
+                }
+                extents.insert(part.extent.meta.id.0, part.extent.clone());
+            }
+        }
+        for (id, n) in samples {
+            if let Some(e) = extents.get(&id) {
+                e.heat.fetch_add(n, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// The most urgent piece over all subtables, marked as being worked on.
     fn most_urgent(&self) -> Option<(Arc<Table>, Pick, u64)> {
+        self.fold_heat();
         let oldest_snapshot = self.oldest_snapshot();
         let mut best: Option<(Arc<Table>, Pick)> = None;
         for table in self.tables.load().all() {

@@ -26,7 +26,7 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::read::blocks::load;
 use crate::read::iter::foreign_snapshot;
-use crate::read::lookup::{Found, Step, Walk};
+use crate::read::lookup::{Found, Step, View, Walk};
 
 /// The subtables alive, by id and by name.
 #[derive(Clone, Debug, Default)]
@@ -74,6 +74,7 @@ pub(crate) struct Engine {
     pub(crate) log_generation: u32,
     pub(crate) cache: Arc<Cache>,
     pub(crate) heat: HeatSampler,
+    pub(crate) heat_folds: AtomicU64,
     pub(crate) snapshots: Arc<Snapshots>,
     /// The newest published sequence. Stored by the orderer alone.
     pub(crate) visible: CachePadded<AtomicU64>,
@@ -135,7 +136,7 @@ impl Engine {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the database is being closed"));
         }
-        Ok(())
+        self.poison.check()
     }
 
     pub(crate) fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
@@ -158,6 +159,7 @@ impl Engine {
         // The state first, the sequence after: see `read::lookup`.
         let state = table.state();
         let seq = seq.unwrap_or_else(|| self.visible());
+        let view = View { state: &state, cache: &self.cache, heat: &self.heat };
         let mut walk = Walk::default();
         let mut supplied = None;
         let mut large: Option<Result<Vec<u8>>> = None;
@@ -170,7 +172,7 @@ impl Engine {
             _ => f.take().map(|f| f(hit.value)),
         });
         let answer = loop {
-            let step = walk.advance(&state, &self.cache, &self.heat, key, seq, &mut supplied, &mut found);
+            let step = walk.advance(view, key, seq, &mut supplied, &mut found);
             match step.map_err(place)? {
                 Step::Done(answer) => break answer.flatten(),
                 Step::Need(need) => {
@@ -178,7 +180,6 @@ impl Engine {
                 }
             }
         };
-        drop(found);
         match large {
             None => Ok(answer),
             Some(value) => {

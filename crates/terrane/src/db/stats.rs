@@ -3,7 +3,6 @@
 use terrane_base::metrics::Counter;
 use terrane_format::extent::UNIT_BYTES;
 
-use crate::compact::pick;
 use crate::db::engine::Engine;
 
 /// Counts kept by the engine; each is bumped without sharing a cache line between threads.
@@ -82,6 +81,8 @@ pub struct Stats {
     pub log_bytes: u64,
     /// The log is durable up to here.
     pub durable_lsn: u64,
+    /// Bytes of the manifest file.
+    pub manifest_bytes: u64,
     /// Bytes of space taken in data files, and their size.
     pub data_used: u64,
     /// Size of the data files.
@@ -116,13 +117,14 @@ pub struct Stats {
 
 fn level(name: String, runs: &[std::sync::Arc<crate::levels::Run>]) -> LevelStats {
     let mut s = LevelStats { name, runs: runs.len(), ..LevelStats::default() };
-    for r in runs.iter().flat_map(|r| r.refs()) {
-        let m = &r.extent.meta;
-        s.extents += 1;
-        s.bytes += u64::from(m.data_bytes);
-        s.raw_bytes += m.raw_bytes;
-        s.rows += m.rows;
-        s.deletes += m.deletes;
+    for run in runs {
+        s.rows += run.rows();
+        s.deletes += run.deletes();
+        for m in run.refs().iter().map(|r| &r.extent.meta) {
+            s.extents += 1;
+            s.bytes += u64::from(m.data_bytes);
+            s.raw_bytes += m.raw_bytes;
+        }
     }
     s
 }
@@ -165,6 +167,7 @@ impl Engine {
             cache_misses: cache.misses,
             log_bytes: self.log.live_bytes(),
             durable_lsn: self.log.durable_lsn(),
+            manifest_bytes: self.manifest.bytes(),
             data_used: space.used * UNIT_BYTES as u64,
             data_bytes: (space.used + space.idle) * UNIT_BYTES as u64,
             flushes: c.flushes.get(),
@@ -181,12 +184,5 @@ impl Engine {
             trouble: self.trouble.load().as_ref().map(|e| e.to_string()),
             subtables,
         }
-    }
-
-    /// How full the levels of the fullest subtable are; 1 is the limit.
-    pub(crate) fn level_pressure(&self) -> f64 {
-        let memtable = self.options.memtable_bytes as u64;
-        let tables = self.tables.load();
-        tables.all().map(|t| pick::pressure(&t.state().version, memtable)).fold(0.0, f64::max)
     }
 }

@@ -9,7 +9,7 @@
 //! Order: `edit` before `install`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -64,8 +64,6 @@ pub(crate) struct Table {
     /// All records of LSNs below it are in extents.
     pub(crate) persisted: AtomicU64,
     pub(crate) flushing: AtomicBool,
-    /// Compaction jobs of this subtable that run now.
-    pub(crate) compacting: AtomicU32,
     pub(crate) busy: Mutex<BusyRanges>,
     pub(crate) cursors: Mutex<Cursors>,
 }
@@ -96,7 +94,6 @@ impl Table {
             dropped: AtomicBool::new(false),
             persisted: AtomicU64::new(persisted),
             flushing: AtomicBool::new(false),
-            compacting: AtomicU32::new(0),
             busy: Mutex::default(),
             cursors: Mutex::default(),
         }

@@ -193,6 +193,10 @@ impl Cursor {
     ///
     /// # Errors
     /// As for [`Cursor::seek`].
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "a cursor goes both ways and keeps its place: not an iterator"
+    )]
     pub fn next(&mut self) -> Result<()> {
         if !self.inside {
             return Ok(());

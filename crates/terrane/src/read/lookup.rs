@@ -27,8 +27,6 @@ use crate::read::blocks::Part;
 pub(crate) struct Found<'a> {
     pub(crate) kind: Kind,
     pub(crate) value: &'a [u8],
-    /// The extent it came from; `None` for a memtable.
-    pub(crate) extent: Option<&'a Arc<Extent>>,
 }
 
 /// A block that a walk waits for.
@@ -98,14 +96,20 @@ fn with_block<R>(
     }
 }
 
+/// Where a walk looks.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) state: &'a Super,
+    pub(crate) cache: &'a Cache,
+    pub(crate) heat: &'a HeatSampler,
+}
+
 impl Walk {
     /// Goes on with the walk for `key` at `seq`. `supplied` is the block last asked for. `found` is called at most once,
     /// with the version that answers, if it is not a deletion.
     pub(crate) fn advance<R>(
         &mut self,
-        state: &Super,
-        cache: &Cache,
-        heat: &HeatSampler,
+        view: View<'_>,
         key: &[u8],
         seq: Seq,
         supplied: &mut Option<Pin>,
@@ -118,13 +122,13 @@ impl Walk {
             Step::Done(found.take().map(|call| call(f)))
         };
         if !self.below_memtables {
-            for m in &state.memtables {
+            for m in &view.state.memtables {
                 let cover = m.tombstones.covering(key, seq);
                 if let Some(r) = m.index.get(key, seq) {
                     if r.seq < cover {
                         return Ok(Step::Done(None));
                     }
-                    let f = Found { kind: Kind::from_u8(r.kind)?, value: r.value, extent: None };
+                    let f = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
                     return Ok(answer(f));
                 }
                 // What lies below is older than any tombstone here.
@@ -134,9 +138,9 @@ impl Walk {
             }
             self.below_memtables = true;
         }
-        while let Some(run) = run_at(state, self.run) {
+        while let Some(run) = run_at(view.state, self.run) {
             if let Some(r) = run.find(key) {
-                match self.search(r, cache, heat, key, seq, supplied, &mut answer)? {
+                match self.search(r, view, key, seq, supplied, &mut answer)? {
                     Some(step) => return Ok(step),
                     None => self.candidates = None,
                 }
@@ -147,12 +151,10 @@ impl Walk {
     }
 
     /// Searches one extent; `None` means that it says nothing about the key.
-    #[allow(clippy::too_many_arguments, reason = "one call site; a struct would only rename them")]
     fn search<R>(
         &mut self,
         r: &ExtentRef,
-        cache: &Cache,
-        heat: &HeatSampler,
+        view: View<'_>,
         key: &[u8],
         seq: Seq,
         supplied: &mut Option<Pin>,
@@ -160,7 +162,7 @@ impl Walk {
     ) -> Result<Option<Step<R>>> {
         let extent = &r.extent;
         let need = |part: Part| Ok(Some(Step::Need(Need { extent: extent.clone(), part })));
-        let cover = if extent.meta.has_tombstones { extent.tombstones()?.covering(key, seq) } else { 0 };
+        let cover = r.covering(key, seq)?;
         let gone = || (cover > 0).then_some(Step::Done(None));
         if extent.meta.blocks == 0 {
             return Ok(gone());
@@ -168,7 +170,7 @@ impl Walk {
         let candidates = match &mut self.candidates {
             Some(c) => c,
             none => {
-                let searched = with_block(cache, extent, &Part::Index, supplied, |bytes| {
+                let searched = with_block(view.cache, extent, &Part::Index, supplied, |bytes| {
                     Index::parse(bytes)?.find(key, seq)
                 });
                 match searched {
@@ -187,7 +189,7 @@ impl Walk {
                 Candidate::Search(handle) => handle,
                 Candidate::Unfiltered(handle) => {
                     let hash = *self.hash.get_or_insert_with(|| checksum::key_hash(key));
-                    match filter_may_contain(cache, extent, &handle, hash, supplied)? {
+                    match filter_may_contain(view.cache, extent, &handle, hash, supplied)? {
                         Some(true) => {
                             *slot = Candidate::Search(handle);
                             handle
@@ -201,18 +203,18 @@ impl Walk {
                 }
             };
             let part = Part::Data(handle);
-            let searched = with_block(cache, extent, &part, supplied, |bytes| {
+            let searched = with_block(view.cache, extent, &part, supplied, |bytes| {
                 let hit = block::get(Block::parse(bytes)?, key, seq)?;
                 Ok(hit.map(|(s, kind, value)| {
                     if s < cover {
                         return Step::Done(None);
                     }
-                    answer(Found { kind, value, extent: Some(extent) })
+                    answer(Found { kind, value })
                 }))
             });
             match searched {
                 Some(Ok(Some(step))) => {
-                    heat.touch(extent.meta.id.0);
+                    view.heat.touch(extent.meta.id.0);
                     return Ok(Some(step));
                 }
                 Some(Ok(None)) => *slot = Candidate::None,

@@ -9,7 +9,7 @@ use terrane_cache::{FrameKey, Pin};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::read::blocks;
-use crate::read::lookup::{Found, Need, Step, Walk};
+use crate::read::lookup::{Found, Need, Step, View, Walk};
 
 /// One lookup that waits for a block.
 struct Waiting {
@@ -30,11 +30,12 @@ pub(crate) fn multi_get(
     let mut out: Vec<Option<Vec<u8>>> = Vec::new();
     out.resize_with(keys.len(), || None);
     let mut waiting: Vec<Waiting> = Vec::new();
+    let view = View { state: &state, cache: &engine.cache, heat: &engine.heat };
     let step = |at: usize, mut walk: Walk, pin: Option<Pin>, out: &mut Vec<Option<Vec<u8>>>| {
         let key = keys[at].as_ref();
         let mut supplied = pin;
         let mut found = Some(|f: Found<'_>| engine.copy_value(&f));
-        let s = walk.advance(&state, &engine.cache, &engine.heat, key, seq, &mut supplied, &mut found)?;
+        let s = walk.advance(view, key, seq, &mut supplied, &mut found)?;
         match s {
             Step::Done(None) => Ok(None),
             Step::Done(Some(value)) => {

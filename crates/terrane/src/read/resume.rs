@@ -8,7 +8,7 @@ use terrane_cache::Pin;
 use crate::db::engine::Engine;
 use crate::db::table::{Super, Table};
 use crate::read::blocks::load;
-use crate::read::lookup::{Found, Need, Step, Walk};
+use crate::read::lookup::{Found, Need, Step, View, Walk};
 
 /// A point lookup in steps. Each step answers from memory or names the one block that it needs; the caller has it
 /// fetched wherever blocking is allowed, hands it in, and goes on.
@@ -87,9 +87,7 @@ impl Lookup {
         let engine = &self.engine;
         let mut found = Some(|hit: Found<'_>| engine.copy_value(&hit));
         let step = self.walk.advance(
-            &self.state,
-            &engine.cache,
-            &engine.heat,
+            View { state: &self.state, cache: &engine.cache, heat: &engine.heat },
             &self.key,
             self.seq,
             &mut self.supplied,

@@ -21,7 +21,7 @@ use crate::tombstone::TombstoneMap;
 #[derive(Debug)]
 pub(crate) enum Source {
     Mem(MemSource),
-    Run(RunSource),
+    Run(Box<RunSource>),
 }
 
 macro_rules! each {
@@ -48,12 +48,12 @@ impl Source {
 
     pub(crate) fn run(run: Arc<Run>, cache: Arc<Cache>, snapshot: Seq) -> Self {
         let has_tombstones = run.refs().iter().any(|r| r.extent.meta.has_tombstones);
-        Source::Run(RunSource {
+        Source::Run(Box::new(RunSource {
             cursor: RunCursor::new(run, cache),
             snapshot,
             has_tombstones,
             skip: Vec::new(),
-        })
+        }))
     }
 
     pub(crate) fn valid(&self) -> bool {

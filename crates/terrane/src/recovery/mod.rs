@@ -144,6 +144,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         log_generation: generation,
         cache,
         heat: HeatSampler::new(),
+        heat_folds: AtomicU64::new(0),
         snapshots: Arc::default(),
         visible: AtomicU64::new(end - 1).into(),
         ring,

@@ -22,7 +22,7 @@ use terrane_media::File;
 
 use super::io::Window;
 use super::space::Alloc;
-pub(crate) use reclaim::{Reclaimed, Reclaimer};
+pub(crate) use reclaim::Reclaimer;
 
 /// One immutable extent.
 #[derive(Debug)]

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Result};
-use terrane_format::manifest::{Edit, Frame};
+use terrane_format::manifest::Edit;
 use terrane_format::superblock::{Features, Superblock};
 use terrane_media::Media;
 

@@ -216,7 +216,7 @@ fn files_without_an_owner_are_removed_and_those_of_others_are_not() {
 fn values_are_found_again_by_the_log_alone() {
     let media = machine(7);
     let s = space(&media);
-    let bytes: Vec<u8> = (0..5_000_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..5_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     let s = Space { options: SpaceOptions::new(UUID), ..s };
     let value = s.write_value(5, &bytes).unwrap();
     s.sync_value(&value).unwrap();

@@ -329,6 +329,7 @@ impl DbState {
         self.extents.values().map(|h| (h.subtable, &h.meta))
     }
 
+    #[cfg(test)]
     /// The living subtable of this name.
     pub(crate) fn by_name(&self, name: &str) -> Option<(SubtableId, &SubtableState)> {
         let id = *self.names.get(name)?;
