@@ -12,7 +12,8 @@
 //!    16  16   database uuid             32  u64  segment number (that of the file's name)
 //!    40  u64  salt                      48  u64  first LSN
 //!    56  u64  LSN known durable         64  u64  bytes of the segment
-//!    72  u8   seal (0: plain)           73  51   reserved, zero
+//!    72  u64  LSN at which the generation started
+//!    80  u8   seal (0: plain)           81  43   reserved, zero
 //!   124  u32  CRC of bytes 0..124
 //!
 //! frame header (80 bytes)
@@ -79,6 +80,8 @@ pub struct SegmentHeader {
     pub durable_lsn: Lsn,
     /// Length of the segment.
     pub segment_bytes: u64,
+    /// Where this generation's first segment starts. Whatever older generations wrote from there on is void.
+    pub generation_start: Lsn,
 }
 
 impl SegmentHeader {
@@ -94,6 +97,7 @@ impl SegmentHeader {
         copy[48..56].copy_from_slice(&self.first_lsn.to_le_bytes());
         copy[56..64].copy_from_slice(&self.durable_lsn.to_le_bytes());
         copy[64..72].copy_from_slice(&self.segment_bytes.to_le_bytes());
+        copy[72..80].copy_from_slice(&self.generation_start.to_le_bytes());
         seal_crc(&mut copy);
         let mut sector = [0; LOG_SECTOR];
         for at in SEGMENT_HEADER_COPIES {
@@ -125,9 +129,18 @@ impl SegmentHeader {
         let generation = r.u32()?;
         let uuid = array16(&mut r)?;
         let (number, salt, first_lsn, durable_lsn) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
-        let segment_bytes = r.u64()?;
+        let (segment_bytes, generation_start) = (r.u64()?, r.u64()?);
         refuse_seal(r.u8()?)?;
-        Ok(SegmentHeader { uuid, number, salt, generation, first_lsn, durable_lsn, segment_bytes })
+        Ok(SegmentHeader {
+            uuid,
+            number,
+            salt,
+            generation,
+            first_lsn,
+            durable_lsn,
+            segment_bytes,
+            generation_start,
+        })
     }
 }
 
@@ -334,6 +347,7 @@ mod tests {
         first_lsn: 4096,
         durable_lsn: 4000,
         segment_bytes: 1 << 25,
+        generation_start: 4000,
     };
     const TAIL: TailHeader =
         TailHeader { uuid: [3; 16], boot_id: [5; 16], generation: 2, ring_bytes: 1 << 24, base_lsn: 4096 };
@@ -347,7 +361,7 @@ mod tests {
         let hashes = [key_hash(&sector), key_hash(&frame), key_hash(&TAIL.encode()), key_hash(&mark)];
         assert_eq!(
             hashes,
-            [0x4307_6a43_04b3_04d7, 0xb015_3bdb_2a80_b808, 0xdc72_826b_61c3_e56d, 0xcc9e_bbfa_0678_8be5]
+            [0xa7d2_a4b3_e54a_8fce, 0xb015_3bdb_2a80_b808, 0xdc72_826b_61c3_e56d, 0xcc9e_bbfa_0678_8be5]
         );
     }
 

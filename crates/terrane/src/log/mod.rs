@@ -1,275 +1,318 @@
-//! The log: commits on their way to the device.
+//! The log: a stream of entries, each at its LSN, that survives what it promises to survive.
 //!
-//! Two files' worth of state. The *tail* is a mapped ring into which leaders copy their entries: that is all an unsynced
-//! commit costs, and it survives the death of the process. *Segments* are prewritten files to which the tail is drained,
-//! by aligned direct writes of *frames*, in the background or by a synced commit, which also flushes.
+//! The stream is addressed by byte. An entry passes through two places on its way: the *tail* ([`tail`]), a mapped file
+//! used as a ring, where leaders store it in parallel; and *segments* ([`segment`]), where frames of the stream are
+//! written by aligned direct I/O, by a background task or by whoever needs them flushed ([`drain`]). An entry in the tail
+//! survives the death of the process; one in a flushed segment survives that of the machine. Neither costs a system call
+//! on an unsynced commit.
 //!
-//! # Rules (design section 9)
-//! 1. The tail carries the boot id. In another boot, or after a clean close, its content is ignored.
-//! 2. Nothing here releases a segment before the caller says so, which it does after the manifest edit.
-//! 3. A frame carries LSN, generation, the LSN known durable when it was written, and a CRC salted per use of its file. A
-//!    bad frame is corruption if a later frame, the manifest or the tail proves that it was durable; otherwise the log
-//!    ends there.
-//! 4. Tail and segments are different files, and a sector once written in a segment is not written again in that use.
-//! 16. After a failed write or flush the log is poisoned: everything later fails until the database is reopened.
+//! ```text
+//!            durable      written        advanced     reserved
+//!   ------------+------------+--------------+------------+---->  LSN
+//!    segments,  | segments,  | tail only,   | tail, some |
+//!    flushed    | unflushed  | all whole    | unfinished |
+//! ```
+//!
+//! Life of a commit: [`Log::admit`] (whatever can fail, fails here), reservation of an LSN by the commit room,
+//! [`Log::write`] by its leader, [`Log::advance`] by the orderer, and for a synced commit [`Log::sync_to`]. Once the
+//! manifest no longer needs the oldest part, [`Log::release_before`] takes its segments for new use. At open,
+//! [`Log::recover`] replays and [`Log::start`] goes on.
+//!
+//! # What it upholds (the numbers are the design's)
+//! 1. *Boot id.* The tail's header has the boot id; under another one the ring is not looked at ([`tail`]).
+//! 2. *Log before manifest; free after manifest.* [`Log::release_before`] is called once the edit is durable, and never
+//!    lets go of anything at or above the durable LSN. The other half is the engine's: it calls [`Log::sync_to`] first.
+//! 3. *Log end.* Frames carry LSN, generation and the LSN known durable, under checksums salted per use of the segment;
+//!    [`recover`] tells damage from the end. A recovery makes its generation valid, with everything that was there, by
+//!    one header sector before anything is appended; what older generations have from its start on is void ([`start`]).
+//!    A commit is acknowledged when all earlier bytes are written: the orderer advances in order, and flushing writes
+//!    everything up to the advanced LSN, in order, first.
+//! 4. *One writer per byte path.* Tail and segments are different files; frames go to fresh sectors only, under a mutex
+//!    ([`writer`]); the tail is allocated and prewritten by the media room; recovery reads it with `read`.
+//! 16. *Poison.* After a failed write or flush [`Log::admit`], [`Log::sync_to`] and everything that writes segments fail
+//!    with [`ErrorKind::Poisoned`] until the log is recovered anew. A device that is full is no such failure: preparing
+//!    segments ahead finds it out before anything is reserved ([`pool`]).
 //!
 //! # Concurrency
-//! `write` is called by any number of leaders on disjoint ranges. `advance` is called by the ring's orderer alone. The
-//! writer's state is behind one mutex, taken by drains, flushes and releases, never by an unsynced commit with room.
+//! Everything is `&self`. Leaders write disjoint ranges in parallel; one orderer at a time advances; draining, flushing
+//! and segment changes happen under one mutex. The lock order is writer, then pool or live list.
 //!
-//! # Order of LSNs
-//! `durable <= written <= advanced`: flushed, written to segments, completely in the tail.
+//! # After a crash
+//! At every point the segments hold a good stream up to some LSN at or above the durable one. What lies between that and
+//! the advanced LSN is in the ring, which is taken again only after its bytes are in segments.
 
-mod format;
+mod drain;
 mod options;
+mod plan;
+mod pool;
 mod recover;
 mod segment;
+mod start;
+mod stream;
 mod tail;
+#[cfg(test)]
+mod tests;
 mod writer;
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use terrane_base::metrics::Counter;
 use terrane_base::{Error, ErrorKind, Lsn, Result};
-use terrane_media::{Media, Pool, Signal};
+use terrane_media::{Media, Signal};
 
 pub(crate) use options::LogOptions;
-pub(crate) use recover::{RecoverFrom, Recovered};
+use pool::Pool;
+use recover::Basis;
 use tail::Tail;
-use writer::Writer;
+use writer::{Used, Writer};
 
-/// LSN of the first byte of a new database's log.
+/// Where the log of a new database begins: zero stays free to mean "before everything".
 pub(crate) const FIRST_LSN: Lsn = 4096;
 
-/// See the module's head. Cloning shares it.
+/// Where recovery starts and what the manifest knows about the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecoverFrom {
+    /// Oldest LSN needed; an entry starts there, or the log ends there.
+    pub(crate) lsn: Lsn,
+    /// The manifest proves the log durable up to here.
+    pub(crate) durable: Lsn,
+    /// The newest open-generation that the manifest knows.
+    pub(crate) generation: u32,
+    /// The manifest says that the database was closed: everything is in the segments, the tail is not looked at.
+    pub(crate) clean: bool,
+}
+
+/// What [`Log::recover`] found, and what [`Log::start`] needs to go on.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    /// Where the log ends: the next entry starts here.
+    pub(crate) end: Lsn,
+    /// The open-generation that the log can go on under: higher than every one seen.
+    pub(crate) generation: u32,
+    /// Whether entries came from the tail.
+    pub(crate) tail_used: bool,
+    /// Entries given to the sink.
+    pub(crate) entries: u64,
+    basis: Basis,
+}
+
+/// Counts since the log was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogStats {
+    /// Frames written.
+    pub(crate) frames: u64,
+    /// Flushes that made the log durable further.
+    pub(crate) syncs: u64,
+    /// Segment files made.
+    pub(crate) segments_prepared: u64,
+    /// Segment files taken for new use.
+    pub(crate) segments_reused: u64,
+    /// Segments that hold part of the log.
+    pub(crate) segments_live: u64,
+}
+
+/// The log of an open database. All methods may be called from many threads. Cloning shares it.
 #[derive(Clone, Debug)]
-pub(crate) struct Log(Arc<Inner>);
+pub(crate) struct Log(Arc<Shared>);
 
 #[derive(Debug)]
-struct Inner {
+struct Shared {
     media: Arc<dyn Media>,
     options: LogOptions,
+    generation: u32,
     tail: Tail,
+    pool: Pool,
+    writer: Mutex<Writer>,
+    /// Segments that hold part of the log, oldest first; the last is being written.
+    live: Mutex<VecDeque<Used>>,
     advanced: AtomicU64,
     written: AtomicU64,
     durable: AtomicU64,
-    /// First LSN of the oldest segment that is kept.
-    oldest: AtomicU64,
-    writer: Mutex<Writer>,
-    /// A drain is queued.
+    /// A drain is queued or running.
     draining: AtomicBool,
-    /// A spare segment is being prepared.
+    /// So is a preparation.
     preparing: AtomicBool,
-    /// Spare room may be short: writers ask before they reserve.
-    short: AtomicBool,
-    /// Raised when `advanced` or `written` moves.
-    moved: Signal,
-    poison: OnceLock<Error>,
+    /// Notified whenever `advanced` or `written` grows, and on poison.
+    signal: Signal,
+    closed: AtomicBool,
+    poisoned: AtomicBool,
+    cause: Mutex<Option<Error>>,
+    frames: Counter,
+    syncs: Counter,
 }
 
-impl Log {
-    /// Opens the log for writing after [`Log::recover`]. What only the tail held is made durable in a fresh segment of
-    /// the new generation before the tail is reused.
-    ///
-    /// # Errors
-    /// I/O errors, a full device.
-    pub(crate) fn start(
+impl Shared {
+    #[allow(clippy::too_many_arguments, reason = "called once; the parts are made one by one")]
+    fn new(
         media: Arc<dyn Media>,
         options: LogOptions,
         generation: u32,
-        recovered: Recovered,
-    ) -> Result<Log> {
-        let (end, oldest) = (recovered.end, recovered.oldest());
-        let writer = Writer::start(&*media, &options, generation, recovered)?;
-        let tail = Tail::open(&*media, &options, generation)?;
-        let log = Log(Arc::new(Inner {
+        end: Lsn,
+        tail: Tail,
+        pool: Pool,
+        writer: Writer,
+        live: VecDeque<Used>,
+    ) -> Self {
+        Shared {
             media,
             options,
+            generation,
             tail,
+            pool,
+            writer: Mutex::new(writer),
+            live: Mutex::new(live),
             advanced: AtomicU64::new(end),
             written: AtomicU64::new(end),
             durable: AtomicU64::new(end),
-            oldest: AtomicU64::new(oldest),
-            writer: Mutex::new(writer),
             draining: AtomicBool::new(false),
             preparing: AtomicBool::new(false),
-            short: AtomicBool::new(true),
-            moved: Signal::new(),
-            poison: OnceLock::new(),
-        }));
-        log.admit(0)?;
-        Ok(log)
+            signal: Signal::new(),
+            closed: AtomicBool::new(false),
+            poisoned: AtomicBool::new(false),
+            cause: Mutex::new(None),
+            frames: Counter::new(),
+            syncs: Counter::new(),
+        }
     }
 
-    /// Stores an entry's bytes in the tail; waits, helping to drain, while there is no room. Everything in front of `lsn`
-    /// must be stored by others without waiting for this call.
+    fn poison(&self, cause: &Error) {
+        self.cause.lock().get_or_insert_with(|| cause.clone());
+        if !self.poisoned.swap(true, Ordering::AcqRel) {
+            // What the device did to unflushed bytes is unknown: a later recovery takes what it can read.
+            let _mapped = self.tail.unmark();
+        }
+        self.signal.notify_all();
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
+    }
+
+    fn check_poison(&self) -> Result<()> {
+        if !self.is_poisoned() {
+            return Ok(());
+        }
+        let cause = self.cause.lock().as_ref().map_or_else(String::new, |c| format!(": {c}"));
+        Err(Error::new(ErrorKind::Poisoned, format!("an earlier write or flush of the log failed{cause}"))
+            .with_hint("close the database, see to the device, and open it again"))
+    }
+}
+
+impl Log {
+    /// The open-generation: every entry header written must bear it.
+    pub(crate) fn generation(&self) -> u32 {
+        self.0.generation
+    }
+
+    /// Largest entry that [`Log::admit`] lets in, in bytes with header and padding.
+    pub(crate) fn max_entry(&self) -> u64 {
+        self.0.options.max_entry()
+    }
+
+    /// Asks, before anything is reserved, whether an entry of `bytes` can be written. On a full device it tries, on
+    /// behalf of the caller, to make room.
     ///
     /// # Errors
-    /// [`ErrorKind::Poisoned`].
+    /// [`ErrorKind::LimitExceeded`], [`ErrorKind::Closed`], [`ErrorKind::Poisoned`], [`ErrorKind::OutOfSpace`], or what
+    /// the device said when a segment was prepared.
+    pub(crate) fn admit(&self, bytes: u64) -> Result<()> {
+        if bytes > self.max_entry() {
+            return Err(Error::limit("batch size in bytes", bytes, self.max_entry())
+                .with_hint("write smaller batches, or open with a larger log tail and larger segments"));
+        }
+        if self.0.closed.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Closed, "the log is closed"));
+        }
+        self.0.check_poison()?;
+        if self.0.pool.has_reserve() {
+            return Ok(());
+        }
+        self.0.pool.ensure_reserve()
+    }
+
+    /// Stores the bytes of the entry at `lsn` into the tail (the parts one behind the other, zeros up to a multiple of
+    /// 8). Waits, helping to write out, while the ring has no room. Entries that were admitted and reserved always get
+    /// their place in turn: all before them is filled by others, then advanced, then written out.
+    ///
+    /// # Errors
+    /// Only if the log is poisoned, or is by this call, since a place that stays empty ends the log for good.
     pub(crate) fn write(&self, lsn: Lsn, parts: &[&[u8]]) -> Result<()> {
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        let end = lsn + len.next_multiple_of(8) as u64;
-        let inner = &*self.0;
-        let fits = || end - inner.written.load(Ordering::Acquire) <= inner.options.tail_bytes as u64;
-        while !fits() {
-            inner.check_poison()?;
-            let more = || inner.advanced.load(Ordering::Acquire) > inner.written.load(Ordering::Acquire);
-            inner.moved.wait_until(&*inner.media, || fits() || more() || inner.poison.get().is_some())?;
-            if more() && !fits() {
-                inner.drain(&mut inner.writer.lock())?;
-            }
+        let len: u64 = parts.iter().map(|p| p.len() as u64).sum();
+        let end = lsn + len.next_multiple_of(8);
+        let stored = self.0.make_room(end).and_then(|()| self.0.tail.store(lsn, parts));
+        if let Err(e) = &stored {
+            self.poison(e);
         }
-        inner.tail.store(lsn, parts)
+        stored
     }
 
-    /// Checks what can fail before anything is reserved.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Poisoned`], [`ErrorKind::OutOfSpace`] while no spare segment can be prepared.
-    pub(crate) fn admit(&self, _bytes: u64) -> Result<()> {
-        let inner = &*self.0;
-        inner.check_poison()?;
-        if !inner.short.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let mut writer = inner.writer.lock();
-        writer.prepare_spares(&*inner.media, &inner.options)?;
-        inner.short.store(false, Ordering::Release);
-        Ok(())
-    }
-
-    /// Says that everything below `end` is in the tail. Called by the orderer alone; no system call.
+    /// Says that all entries below `end` are written. Called by the orderer alone, with growing `end`.
     pub(crate) fn advance(&self, end: Lsn) {
-        let inner = &*self.0;
-        inner.advanced.store(end, Ordering::Release);
-        inner.moved.notify_all();
-        let waiting = end - inner.written.load(Ordering::Relaxed);
-        if waiting >= inner.options.drain_bytes as u64 && !inner.draining.swap(true, Ordering::AcqRel) {
-            let weak = Arc::downgrade(&self.0);
-            let job = move || {
-                if let Some(inner) = weak.upgrade() {
-                    inner.draining.store(false, Ordering::Release);
-                    // A failure has poisoned the log: the next commit hears of it.
-                    let _ = inner.drain(&mut inner.writer.lock());
-                }
-            };
-            inner.media.spawn(Pool::Log, "log drain", Box::new(job));
-        }
+        self.0.advance(end);
     }
 
-    /// Makes the log durable up to `lsn`, which must have been advanced to. Callers that come together share a flush.
+    /// Makes the log durable up to `lsn` at least (`lsn` at most [`Log::advanced_lsn`]).
     ///
     /// # Errors
-    /// What writing or flushing fails with; the log is poisoned then.
+    /// [`ErrorKind::Poisoned`], or what the device said. That poisons, unless it failed to give another segment, which
+    /// [`Log::admit`] makes unlikely: the bytes stay in the tail then, and a later call may succeed.
     pub(crate) fn sync_to(&self, lsn: Lsn) -> Result<()> {
-        let inner = &*self.0;
-        if inner.durable.load(Ordering::Acquire) >= lsn {
-            return Ok(());
-        }
-        let mut writer = inner.writer.lock();
-        if inner.durable.load(Ordering::Acquire) >= lsn {
-            return Ok(());
-        }
-        inner.drain(&mut writer)?;
-        let upto = inner.written.load(Ordering::Acquire);
-        if upto < lsn {
-            return Err(Error::invalid(format!("log flush to {lsn}, but only {upto} is written")));
-        }
-        writer.flush().map_err(|e| inner.poisoned_by(e))?;
-        inner.durable.fetch_max(upto, Ordering::AcqRel);
-        Ok(())
+        self.0.sync_to(lsn)
     }
 
-    /// Flushed up to here.
+    /// Below this, the log survives a power failure.
     pub(crate) fn durable_lsn(&self) -> Lsn {
         self.0.durable.load(Ordering::Acquire)
     }
 
-    /// In the tail up to here.
+    /// Below this, the log is written to segments, if not flushed.
+    pub(crate) fn written_lsn(&self) -> Lsn {
+        self.0.written.load(Ordering::Acquire)
+    }
+
+    /// Below this, all entries are whole in the tail or in segments.
     pub(crate) fn advanced_lsn(&self) -> Lsn {
         self.0.advanced.load(Ordering::Acquire)
     }
 
-    /// Bytes from the oldest segment that is kept to the end.
-    pub(crate) fn live_bytes(&self) -> u64 {
-        self.advanced_lsn() - self.0.oldest.load(Ordering::Acquire).min(self.advanced_lsn())
+    /// Refuses all further writes because of `cause` (design rule 16).
+    pub(crate) fn poison(&self, cause: &Error) {
+        self.0.poison(cause);
     }
 
+    /// Whether a write or flush failed (design rule 16).
     pub(crate) fn is_poisoned(&self) -> bool {
-        self.0.poison.get().is_some()
+        self.0.is_poisoned()
     }
 
-    /// Refuses all later writes because of `e`.
-    pub(crate) fn poison(&self, e: &Error) {
-        let _ = self.0.poison.set(e.clone());
-        self.0.moved.notify_all();
+    /// The first LSN still held in segments.
+    pub(crate) fn oldest_lsn(&self) -> Lsn {
+        self.0.live.lock().front().map_or(self.advanced_lsn(), |s| s.first_lsn)
     }
 
-    /// Recycles segments that hold nothing at or above `lsn`. Only after the manifest edit that says so is durable.
-    ///
-    /// # Errors
-    /// I/O errors when removing a file; nothing is lost then but space.
-    pub(crate) fn release_before(&self, lsn: Lsn) -> Result<()> {
-        let inner = &*self.0;
-        let mut writer = inner.writer.lock();
-        writer.release_before(&*inner.media, lsn)?;
-        inner.oldest.store(writer.oldest_lsn(), Ordering::Release);
-        Ok(())
+    /// Bytes of log from the oldest held to the newest.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.advanced_lsn() - self.oldest_lsn()
     }
 
-    /// Drains and flushes everything.
-    ///
-    /// # Errors
-    /// As for [`Log::sync_to`].
+    /// Counts for reports.
+    pub(crate) fn stats(&self) -> LogStats {
+        let (segments_prepared, segments_reused) = self.0.pool.counts();
+        LogStats {
+            frames: self.0.frames.get(),
+            syncs: self.0.syncs.get(),
+            segments_prepared,
+            segments_reused,
+            segments_live: self.0.live.lock().len() as u64,
+        }
+    }
+
+    /// Refuses further writes, then writes out and flushes everything. May be called again after an error.
     pub(crate) fn close(&self) -> Result<()> {
-        self.0.check_poison()?;
+        self.0.closed.store(true, Ordering::Relaxed);
         self.sync_to(self.advanced_lsn())
-    }
-}
-
-impl Inner {
-    fn check_poison(&self) -> Result<()> {
-        match self.poison.get() {
-            None => Ok(()),
-            Some(cause) => Err(Error::new(
-                ErrorKind::Poisoned,
-                format!("the log takes no writes after a failure: {}", cause.message()),
-            )
-            .with_hint("find the cause, then close and reopen the database")),
-        }
-    }
-
-    fn poisoned_by(&self, e: Error) -> Error {
-        let _ = self.poison.set(e.clone());
-        self.moved.notify_all();
-        e
-    }
-
-    /// Writes what the tail holds to segments.
-    fn drain(&self, writer: &mut Writer) -> Result<()> {
-        self.check_poison()?;
-        let upto = self.advanced.load(Ordering::Acquire);
-        let from = self.written.load(Ordering::Acquire);
-        if upto == from {
-            return Ok(());
-        }
-        let durable = self.durable.load(Ordering::Acquire);
-        let done = (self.options.before_write)().and_then(|()| {
-            writer
-                .write(&*self.media, &self.options, durable, from, upto, |lsn, buf| self.tail.load(lsn, buf))
-        });
-        done.map_err(|e| self.poisoned_by(e))?;
-        self.written.store(upto, Ordering::Release);
-        self.moved.notify_all();
-        if writer.is_short(&self.options) {
-            self.prepare_later();
-        }
-        Ok(())
-    }
-
-    /// Has a spare segment prepared in the background; until then writers look before they reserve.
-    fn prepare_later(&self) {
-        self.short.store(true, Ordering::Release);
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct LogOptions {
     /// Default 256 KiB; a quarter of the ring if that is less.
     pub(crate) drain_bytes: usize,
     /// Called before frames are written to a segment: makes durable what the entries in them refer to (large values).
-    /// If it fails, so does the write, and the log is poisoned.
+    /// If it fails, so does the write, and the log is poisoned. Called with the log locked: it must not call back.
     pub(crate) before_write: BeforeWrite,
 }
 
@@ -91,9 +91,9 @@ impl LogOptions {
         bytes.max(LOG_SECTOR) - FRAME_HEADER
     }
 
-    /// Segment bytes that must lie ready before a writer is let in: enough to take the whole ring twice over, so that
-    /// what was let in can be written out, padding included, however full the device is.
+    /// Segment bytes that must lie ready before a writer is let in: enough to take the whole ring and half of it again, so
+    /// that what was let in can be written out, padding included, however full the device is.
     pub(super) fn reserve_bytes(&self) -> u64 {
-        2 * self.tail_bytes as u64
+        self.tail_bytes as u64 / 2 * 3
     }
 }

@@ -1,255 +1,220 @@
-//! Reading the log back.
+//! Reading the log after a crash or a close: segments, then tail. Changes nothing.
 //!
-//! Segments are numbered in the order of their use, and each begins where the log ended when it was begun. So segment
-//! `i` counts only up to the first LSN of any later one: what an older generation wrote beyond the point where a newer
-//! one took over is void, and a segment that begins at or after that point is void altogether.
+//! # Where the log ends (design rule 3)
+//! Entries are read from the segments up to the first frame that is missing or bad, then, if the tail's ring can be
+//! trusted (rule 1), from the ring up to the first entry that is not whole. Then the proofs are held against it: the
+//! manifest's durable LSN, that in the header of every segment, that in every good frame header wherever it lies, and
+//! the tail's base. If one says that bytes at or above the end had been durable, they were damaged, and that is an
+//! error; so it is if the ring was trusted and its watermark says that whole entries had been there. Otherwise the log
+//! ends there, and nothing that was promised is missing: what was synced is below some proof or was readable, what was
+//! not synced survives a crash of the process by the ring, and after a power failure a prefix is all that is promised.
+//!
+//! Bytes below the end that are not proved durable (written, but perhaps never flushed, or flushed without success) are
+//! good to read but must not be built upon; [`super::start`] writes them again.
 
 use std::sync::Arc;
 
-use crate::log::format::{FRAME_HEADER, LOG_SECTOR};
 use terrane_base::{Error, Lsn, Result};
-use terrane_format::batch::{ENTRY_HEADER, EntryHeader, decode_header, entry_len};
-use terrane_media::{File, Media};
+use terrane_format::batch::{ENTRY_HEADER, EntryHeader, EntryKind, decode_header};
+use terrane_media::Media;
 
-use crate::log::segment::{Segment, file_number};
-use crate::log::tail::Tail;
-use crate::log::{FIRST_LSN, Log, LogOptions};
+use super::plan::{Plan, plan};
+use super::stream::Stream;
+use super::tail::TailImage;
+use super::{FIRST_LSN, Log, LogOptions, RecoverFrom, Recovered};
 
-/// What the manifest knows about the log.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecoverFrom {
-    /// Entries below are not needed.
-    pub(crate) lsn: Lsn,
-    /// The log was durable at least up to here.
-    pub(crate) durable: Lsn,
-    /// The newest generation that may have written.
-    pub(crate) generation: u32,
-    /// The database was closed in good order: `durable` is the end.
-    pub(crate) clean: bool,
-}
+/// Receives entries: LSN, header, body.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(Lsn, &EntryHeader, &[u8]) -> Result<()>;
 
-/// What was found.
+/// What [`super::start`] needs to go on.
 #[derive(Debug)]
-pub(crate) struct Recovered {
-    /// The end of the last whole entry.
-    pub(crate) end: Lsn,
-    /// The end of the last whole entry in segments, flushed; up to `end` only the tail has them.
-    pub(crate) frames_end: Lsn,
-    /// The bytes from `frames_end` to `end`.
-    pub(crate) tail: Vec<u8>,
-    /// Segments in order, each with its end.
-    pub(crate) chain: Vec<(Segment, Lsn)>,
-    /// Files that hold nothing needed.
-    pub(crate) spares: Vec<Arc<dyn File>>,
-    pub(crate) next_segment: u64,
-    pub(crate) next_file: u64,
-}
-
-impl Recovered {
-    /// First LSN of the oldest segment.
-    pub(crate) fn oldest(&self) -> Lsn {
-        self.chain.first().map_or(self.frames_end, |(s, _)| s.header.first_lsn)
-    }
-}
-
-/// Receives entries in order.
-pub(crate) type Sink<'a> = dyn FnMut(Lsn, &EntryHeader, &[u8]) -> Result<()> + 'a;
-
-/// Cuts the stream into entries.
-struct Parser {
-    /// LSN of the first byte in `bytes`.
-    at: Lsn,
-    bytes: Vec<u8>,
-    /// Entries below are passed over.
-    from: Lsn,
-}
-
-impl Parser {
-    /// Takes the stream's bytes from `lsn` on, which continues what came before or lies wholly below what is wanted.
-    fn push(&mut self, lsn: Lsn, payload: &[u8], sink: &mut Sink<'_>) -> Result<()> {
-        let end = lsn + payload.len() as u64;
-        if end <= self.from {
-            return Ok(());
-        }
-        if self.bytes.is_empty() && lsn <= self.from && self.at < self.from {
-            self.at = self.from;
-            self.bytes.extend_from_slice(&payload[(self.from - lsn) as usize..]);
-        } else {
-            self.bytes.extend_from_slice(payload);
-        }
-        let mut used = 0;
-        while let Some(head) = self.bytes.get(used..used + ENTRY_HEADER) {
-            let lsn = self.at + used as u64;
-            let bad = |e: Error| e.context(format!("log entry at LSN {lsn}"));
-            let header = decode_header(head).map_err(bad)?;
-            if header.lsn != lsn {
-                return Err(bad(Error::corruption(format!("it says that its LSN is {}", header.lsn))));
-            }
-            let len = entry_len(header.body_len as usize) as usize;
-            let Some(entry) = self.bytes.get(used..used + len) else { break };
-            let body = &entry[ENTRY_HEADER..ENTRY_HEADER + header.body_len as usize];
-            header.check_body(body).map_err(bad)?;
-            sink(lsn, &header, body)?;
-            used += len;
-        }
-        self.bytes.drain(..used);
-        self.at += used as u64;
-        Ok(())
-    }
+pub(super) struct Basis {
+    pub(super) plan: Plan,
+    /// The stream in the segments is good up to here.
+    pub(super) segments_end: Lsn,
+    /// Everything below is durable in the segments.
+    pub(super) durable: Lsn,
+    /// The stream from `segments_end` to the end of the log, from the tail.
+    pub(super) from_tail: Vec<u8>,
 }
 
 impl Log {
-    /// Reads the log: every entry from `from.lsn` on goes to `sink`, in order. Memory is bounded by the largest entry and
-    /// the tail. The segments that are read are flushed, so that what was found stays.
+    /// Reads the log: calls `sink` with every entry from `from.lsn` on, in order (no-ops excepted). Changes nothing on
+    /// disk, so it may be repeated, and serves `check` and read-only opens too. A directory without a log gives an
+    /// empty one that ends at `from.lsn` (at least [`FIRST_LSN`]).
     ///
     /// # Errors
-    /// Corruption if something is missing that is known to have been durable; I/O errors.
+    /// [`terrane_base::ErrorKind::Corruption`] where bytes are damaged that had been durable; whatever `sink` returns.
     pub(crate) fn recover(
         media: &Arc<dyn Media>,
         options: &LogOptions,
         from: RecoverFrom,
-        sink: &mut Sink<'_>,
+        sink: Sink<'_>,
     ) -> Result<Recovered> {
-        let mut found = Recovered {
-            end: 0,
-            frames_end: 0,
-            tail: Vec::new(),
-            chain: Vec::new(),
-            spares: Vec::new(),
-            next_segment: 1,
-            next_file: 1,
+        let from = RecoverFrom { lsn: from.lsn.max(FIRST_LSN), ..from };
+        let plan = plan(&**media, options, &from)?;
+        let tail = TailImage::read(&**media, options, !from.clean)?;
+
+        let mut entries = Entries { next: from.lsn, carried: Vec::new(), count: 0, sink };
+        let mut stream = Stream::new(&plan.segments, from.lsn);
+        while let Some((lsn, bytes)) = stream.next()? {
+            let fed = entries.feed(lsn, bytes);
+            fed.map_err(|e| stream.placed(e))?;
+        }
+        let segments_end = stream.position();
+        let place = stream.place();
+        let lost = |what: String| {
+            let e = Error::corruption(what);
+            match place {
+                Some((path, offset)) => e.with_file(path).with_offset(offset),
+                None => e.with_file(&options.dir),
+            }
         };
-        let start = from.lsn.max(FIRST_LSN);
-        let mut segments = Vec::new();
-        for entry in media.list(&options.dir)? {
-            let Some(number) = file_number(&entry.name) else { continue };
-            found.next_file = found.next_file.max(number + 1);
-            match Segment::open(&**media, &options.dir.join(&entry.name), &options.uuid)? {
-                (_, Some(s)) => {
-                    found.next_segment = found.next_segment.max(s.header.number + 1);
-                    segments.push(s);
+        if segments_end < from.lsn {
+            return Err(lost(format!(
+                "the log ends at LSN {segments_end}, but is needed from LSN {} on",
+                from.lsn
+            )));
+        }
+        stream.collect_proof()?;
+
+        let mut from_tail = Vec::new();
+        let mut durable = plan.durable.max(stream.durable());
+        let mut generation = plan.generation;
+        let in_segments = entries.next;
+        if let Some(tail) = &tail {
+            durable = durable.max(tail.header.base_lsn);
+            generation = generation.max(tail.header.generation);
+            if let Some((ring, mark)) = &tail.content {
+                entries.finish_from(ring.from(segments_end), tail.header.generation)?;
+                if mark.is_some_and(|m| m > entries.next) {
+                    return Err(lost(format!(
+                        "the log ends at LSN {}, but its tail had entries up to LSN {}",
+                        entries.next,
+                        mark.unwrap_or_default()
+                    )));
                 }
-                (file, None) => found.spares.push(file),
+                from_tail = entries.taken(segments_end, ring.from(segments_end));
             }
         }
-        let chain = chain(segments, start, from.generation, &mut found.spares);
-        let mut parser = Parser { at: 0, bytes: Vec::new(), from: start };
-        let mut pos = match chain.first() {
-            Some(first) if first.header.first_lsn <= start => first.header.first_lsn,
-            // Nothing (of use) was ever written: right only if nothing is known to have been.
-            _ => start,
+        let end = entries.next;
+        if end < durable {
+            return Err(lost(format!("the log ends at LSN {end}, but was durable up to LSN {durable}")));
+        }
+        let Some(generation) = generation.checked_add(1) else {
+            return Err(Error::corruption("the log's generations are used up").with_file(&options.dir));
         };
-        if pos == start && chain.first().is_none_or(|f| f.header.first_lsn != start) && from.durable > start {
-            return Err(missing(options, start, from.durable));
+        Ok(Recovered {
+            end,
+            generation,
+            tail_used: end > in_segments,
+            entries: entries.count,
+            basis: Basis { durable: durable.min(segments_end), segments_end, from_tail, plan },
+        })
+    }
+}
+
+/// Cuts the stream into entries.
+struct Entries<'a> {
+    /// Where the next entry starts.
+    next: Lsn,
+    /// The stream from there on, as far as it has come.
+    carried: Vec<u8>,
+    count: u64,
+    sink: Sink<'a>,
+}
+
+/// What stands at the front of some bytes of the stream.
+enum Front {
+    /// An entry of this length.
+    Entry(EntryHeader, usize),
+    /// The beginning of an entry, if it goes on.
+    Short,
+}
+
+impl Entries<'_> {
+    /// Takes a piece of the stream out of a good frame: an entry in it that is not good is damage.
+    fn feed(&mut self, lsn: Lsn, bytes: &[u8]) -> Result<()> {
+        // The first segment may begin before what is needed.
+        let wanted = self.next + self.carried.len() as u64;
+        let skip = wanted.saturating_sub(lsn).min(bytes.len() as u64);
+        self.carried.extend_from_slice(&bytes[skip as usize..]);
+        let carried = std::mem::take(&mut self.carried);
+        let mut at = 0;
+        while let Front::Entry(header, len) = self.front(&carried[at..])? {
+            self.give(&header, &carried[at..at + len])?;
+            at += len;
         }
-        let mut proof = None;
-        for (i, segment) in chain.iter().enumerate() {
-            if segment.header.first_lsn != pos {
-                found.spares.push(segment.file.clone());
-                continue;
-            }
-            let limit = chain.get(i + 1).map_or(Lsn::MAX, |s| s.header.first_lsn);
-            let (end, at) = read_segment(segment, pos, limit, &mut parser, sink)?;
-            segment.file.sync()?;
-            found.chain.push((segment.clone(), end));
-            pos = end;
-            if end < limit {
-                // The log ends here, unless something proves that it went on.
-                let mut proven = segment.proven_after(at)?;
-                for later in &chain[i + 1..] {
-                    proven = proven.max(later.proven_after(LOG_SECTOR as u64)?);
+        self.carried = carried;
+        self.carried.drain(..at);
+        Ok(())
+    }
+
+    /// Takes the rest of the stream out of the tail: the first entry that is not good is the end.
+    fn finish_from<'b>(&mut self, ring: impl Iterator<Item = &'b [u8]>, generation: u32) -> Result<()> {
+        let mut bytes = std::mem::take(&mut self.carried);
+        ring.for_each(|piece| bytes.extend_from_slice(piece));
+        let mut at = 0;
+        while is_here(&bytes[at..], self.next, generation) {
+            match self.front(&bytes[at..]) {
+                Ok(Front::Entry(header, len)) => {
+                    self.give(&header, &bytes[at..at + len])?;
+                    at += len;
                 }
-                proof = Some((segment.file.path().to_owned(), at, proven.max(from.durable)));
-                found.spares.extend(chain[i + 1..].iter().map(|s| s.file.clone()));
-                break;
+                Err(e) if e.kind() != terrane_base::ErrorKind::Corruption => return Err(e),
+                _ => break,
             }
         }
-        // A partial entry at the end was never acknowledged as durable.
-        let whole = if parser.at == 0 { pos } else { parser.at };
-        found.frames_end = whole;
-        found.end = whole;
-        if let Some(last) = found.chain.last_mut() {
-            last.1 = last.1.min(whole).max(last.0.header.first_lsn);
+        Ok(())
+    }
+
+    /// The bytes from `start` to the end, out of `ring`, which begins at `start`.
+    fn taken<'b>(&self, start: Lsn, ring: impl Iterator<Item = &'b [u8]>) -> Vec<u8> {
+        let mut left = self.next.saturating_sub(start) as usize;
+        let mut out = Vec::with_capacity(left);
+        for piece in ring {
+            let n = left.min(piece.len());
+            out.extend_from_slice(&piece[..n]);
+            left -= n;
         }
-        if !from.clean {
-            read_tail(&**media, options, from.generation, &mut found, sink)?;
+        out
+    }
+
+    fn front(&self, bytes: &[u8]) -> Result<Front> {
+        if bytes.len() < ENTRY_HEADER {
+            return Ok(Front::Short);
         }
-        match proof {
-            Some((path, at, proven)) if found.end < proven => Err(Error::corruption(format!(
-                "the log is damaged at LSN {pos}, but was durable up to {proven}"
-            ))
-            .with_file(path)
-            .with_offset(at)
-            .with_hint("restore from a backup")),
-            None if found.end < from.durable => Err(missing(options, found.end, from.durable)),
-            _ => Ok(found),
+        let header = decode_header(bytes)?;
+        if header.lsn != self.next {
+            return Err(Error::corruption(format!(
+                "the log entry at LSN {} says that it is the one at LSN {}",
+                self.next, header.lsn
+            )));
         }
+        let Some(entry) = usize::try_from(header.entry_len()).ok().and_then(|n| bytes.get(..n)) else {
+            return Ok(Front::Short);
+        };
+        header.check_body(body(&header, entry))?;
+        Ok(Front::Entry(header, entry.len()))
+    }
+
+    fn give(&mut self, header: &EntryHeader, entry: &[u8]) -> Result<()> {
+        if header.kind == EntryKind::Batch {
+            self.count += 1;
+            (self.sink)(header.lsn, header, body(header, entry))?;
+        }
+        self.next = header.end();
+        Ok(())
     }
 }
 
-fn missing(options: &LogOptions, at: Lsn, durable: Lsn) -> Error {
-    Error::corruption(format!("log files are missing: LSN {at} to {durable} cannot be found"))
-        .with_file(&options.dir)
-        .with_hint("restore the log-* files from a backup")
+fn body<'b>(header: &EntryHeader, entry: &'b [u8]) -> &'b [u8] {
+    &entry[ENTRY_HEADER..ENTRY_HEADER + header.body_len as usize]
 }
 
-/// The segments that count, in order; the files of the others become spares.
-fn chain(mut all: Vec<Segment>, start: Lsn, newest: u32, spares: &mut Vec<Arc<dyn File>>) -> Vec<Segment> {
-    all.sort_by_key(|s| s.header.number);
-    let mut kept: Vec<Segment> = Vec::new();
-    let mut limit = Lsn::MAX;
-    while let Some(s) = all.pop() {
-        let first = s.header.first_lsn;
-        // Void if a later one takes over at or before its beginning; not needed if a later one reaches below `start`.
-        if first >= limit || limit <= start || s.header.generation > newest {
-            spares.push(s.file);
-            continue;
-        }
-        limit = first;
-        kept.push(s);
-    }
-    kept.reverse();
-    kept
-}
-
-/// Reads frames from `pos` up to `limit`; returns where they end, as LSN and as byte of the file.
-fn read_segment(
-    segment: &Segment,
-    mut pos: Lsn,
-    limit: Lsn,
-    parser: &mut Parser,
-    sink: &mut Sink<'_>,
-) -> Result<(Lsn, u64)> {
-    let mut at = LOG_SECTOR as u64;
-    while pos < limit && at < segment.header.bytes {
-        let Some((frame, buf)) = segment.frame(at)? else { break };
-        if frame.lsn != pos {
-            break;
-        }
-        let n = u64::from(frame.payload_len).min(limit - pos) as usize;
-        let place = |e: Error| e.with_file(segment.file.path()).with_offset(at);
-        parser.push(pos, &buf[FRAME_HEADER..FRAME_HEADER + n], sink).map_err(place)?;
-        pos += n as u64;
-        at += frame.stored_len() as u64;
-    }
-    Ok((pos, at))
-}
-
-/// Entries that only the mapped tail has.
-fn read_tail(
-    media: &dyn Media,
-    options: &LogOptions,
-    newest: u32,
-    found: &mut Recovered,
-    sink: &mut Sink<'_>,
-) -> Result<()> {
-    let Some((tail, header)) = Tail::leftover(media, options, newest)? else { return Ok(()) };
-    while found.tail.len() as u64 <= header.ring_bytes {
-        let Some((entry, bytes)) = tail.entry(found.end, header.generation)? else { break };
-        let body = &bytes[ENTRY_HEADER..ENTRY_HEADER + entry.body_len as usize];
-        sink(found.end, &entry, body)?;
-        found.end += bytes.len() as u64;
-        found.tail.extend_from_slice(&bytes);
-    }
-    Ok(())
+/// Whether a ring's bytes may begin an entry at `lsn`, as opposed to what an earlier lap or life left there. Looked at
+/// before anything else, so that leftovers of a newer version do not read as a newer format.
+fn is_here(bytes: &[u8], lsn: Lsn, generation: u32) -> bool {
+    bytes.get(8..16) == Some(&lsn.to_le_bytes()[..])
+        && bytes.get(16..20) == Some(&generation.to_le_bytes()[..])
 }

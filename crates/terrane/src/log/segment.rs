@@ -1,111 +1,107 @@
-//! Segments: files of the log, written before use, used, and used again.
+//! Segment files: `log-NNNNNN` in the database's directory.
+//!
+//! A file serves many times over. It is created, allocated, filled with zeros, synced and its name made durable once
+//! (*prepared*); after that no write to it needs space or metadata. Each use begins with a new header whose salt makes
+//! void what the last use left behind; between two uses nothing is written to it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::log::format::{FRAME_HEADER, FrameHeader, LOG_SECTOR, SegmentHeader};
-use terrane_base::{Lsn, Result};
+use terrane_base::Result;
+use terrane_format::log::{LOG_SECTOR, SegmentHeader};
 use terrane_media::{AlignedBuf, File, Media, OpenMode};
 
-/// Bytes written at a time while a file is prepared.
-const PREPARE: usize = 1 << 20;
+/// How much one write fills with zeros.
+const PREPARE_BYTES: u64 = 1 << 20;
 
-/// A segment in use.
+/// A segment file, open for writing.
 #[derive(Clone, Debug)]
-pub(crate) struct Segment {
-    pub(crate) file: Arc<dyn File>,
-    pub(crate) header: SegmentHeader,
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) file: Arc<dyn File>,
 }
 
-/// The number in a segment file's name.
-pub(crate) fn file_number(name: &str) -> Option<u64> {
-    name.strip_prefix("log-").and_then(|n| n.parse().ok())
+/// The path of segment `number`.
+pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("log-{number:06}"))
 }
 
-/// Makes a file of `bytes` zeros, durable with its name, so that writing to it later changes no metadata.
-pub(crate) fn prepare(media: &dyn Media, dir: &Path, number: u64, bytes: u64) -> Result<Arc<dyn File>> {
-    let path = dir.join(format!("log-{number:06}"));
-    let made = (|| {
-        let file = media.open(&path, OpenMode::CREATE_DIRECT)?;
-        file.allocate(0, bytes)?;
-        let zeros = AlignedBuf::zeroed(PREPARE.min(bytes as usize));
-        let mut at = 0;
-        while at < bytes {
-            let n = (bytes - at).min(zeros.len() as u64) as usize;
-            file.write_at(&zeros[..n], at)?;
-            at += n as u64;
-        }
-        file.sync()?;
-        media.sync_dir(dir)?;
-        Ok(file)
-    })();
-    if made.is_err() {
-        // Best effort: a full device should not keep half a file; the next opening removes what is left.
-        let _ = media.remove_file(&path);
-    }
-    made
+/// The number in a segment file's name; `None` for other files.
+pub(super) fn parse_name(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("log-")?;
+    let ours = digits.len() >= 6 && digits.bytes().all(|b| b.is_ascii_digit());
+    ours.then(|| digits.parse().ok()).flatten()
 }
 
 impl Segment {
-    /// Begins a use of `file`. Not flushed: the flush of the first frames covers it.
-    pub(crate) fn begin(file: Arc<dyn File>, header: SegmentHeader) -> Result<Segment> {
-        file.write_at(&AlignedBuf::copy_of(&header.encode()), 0)?;
-        Ok(Segment { file, header })
+    /// Opens an existing file.
+    pub(super) fn open(media: &dyn Media, dir: &Path, number: u64) -> Result<Segment> {
+        let file = media.open(&path(dir, number), OpenMode::DIRECT)?;
+        Ok(Segment { number, file })
     }
 
-    /// Opens a file that may be a segment of this database.
-    pub(crate) fn open(
-        media: &dyn Media,
-        path: &Path,
-        uuid: &[u8; 16],
-    ) -> Result<(Arc<dyn File>, Option<Segment>)> {
-        let file = media.open(path, OpenMode::DIRECT)?;
-        let len = file.len()?;
-        if len < LOG_SECTOR as u64 {
-            return Ok((file, None));
+    /// Makes a file of `bytes` zeros, durable with its name. What it leaves behind when it fails carries no header and is
+    /// taken care of at the next start.
+    pub(super) fn prepare(media: &dyn Media, dir: &Path, number: u64, bytes: u64) -> Result<Segment> {
+        let path = path(dir, number);
+        let file = media.open(&path, OpenMode::CREATE_DIRECT)?;
+        let segment = Segment { number, file };
+        let filled = segment.fill(bytes).and_then(|()| media.sync_dir(dir));
+        if let Err(e) = filled {
+            drop(segment);
+            // The space matters more than this second error: the file may be what fills the device.
+            let _unremoved = media.remove_file(&path);
+            return Err(e.context("preparing a log segment"));
         }
-        let mut sector = AlignedBuf::zeroed(LOG_SECTOR);
-        file.read_at(&mut sector, 0)?;
-        let header = SegmentHeader::decode(&sector).map_err(|e| e.with_file(path))?;
-        let segment = header
-            .filter(|h| h.uuid == *uuid && h.bytes <= len && h.bytes % LOG_SECTOR as u64 == 0)
-            .map(|header| Segment { file: file.clone(), header });
-        Ok((file, segment))
+        Ok(segment)
     }
 
-    /// The frame at byte `at`, whole and verified, if there is one.
-    pub(crate) fn frame(&self, at: u64) -> Result<Option<(FrameHeader, AlignedBuf)>> {
-        let Some(header) = self.frame_header(at)? else { return Ok(None) };
-        let stored = header.stored_len() as u64;
-        if at + stored > self.header.bytes {
-            return Ok(None);
+    fn fill(&self, bytes: u64) -> Result<()> {
+        // First, so that a full device is found out before anything is written.
+        self.file.allocate(0, bytes)?;
+        let zeros = AlignedBuf::zeroed(PREPARE_BYTES.min(bytes) as usize);
+        let mut at = 0;
+        while at < bytes {
+            let n = (bytes - at).min(zeros.len() as u64);
+            self.file.write_at(&zeros[..n as usize], at)?;
+            at += n;
         }
-        let mut buf = AlignedBuf::zeroed(stored as usize);
-        self.file.read_at(&mut buf, at)?;
-        let payload = &buf[FRAME_HEADER..FRAME_HEADER + header.payload_len as usize];
-        Ok(header.verifies(payload, self.header.salt).then_some((header, buf)))
+        self.file.sync()
     }
 
-    /// The frame header at byte `at`, if one verifies there.
-    pub(crate) fn frame_header(&self, at: u64) -> Result<Option<FrameHeader>> {
-        if at + LOG_SECTOR as u64 > self.header.bytes {
-            return Ok(None);
-        }
-        let mut sector = AlignedBuf::zeroed(LOG_SECTOR);
-        self.file.read_at(&mut sector, at)?;
-        let header = FrameHeader::decode(&sector, self.header.salt)
-            .map_err(|e| e.with_file(self.file.path()).with_offset(at))?;
-        Ok(header.filter(|h| h.generation == self.header.generation))
+    /// Writes the header of a new use.
+    pub(super) fn write_header(&self, header: &SegmentHeader) -> Result<()> {
+        self.file.write_at(&AlignedBuf::copy_of(&header.encode_sector()), 0)
     }
 
-    /// The largest durable LSN that any frame from byte `at` on vouches for.
-    pub(crate) fn proven_after(&self, mut at: u64) -> Result<Lsn> {
-        let mut proven = 0;
-        while at < self.header.bytes {
-            let frame = self.frame_header(at)?;
-            proven = proven.max(frame.map_or(0, |f| f.durable_lsn));
-            at += LOG_SECTOR as u64;
+    /// Wipes the header, durably: nobody will take the content for part of a log any more. Also makes sure that the
+    /// file's space is really there, for one that was found lying about.
+    pub(super) fn blank(&self, bytes: u64) -> Result<()> {
+        self.file.allocate(0, bytes)?;
+        self.wipe()
+    }
+
+    /// Wipes the header of a file that is to be removed.
+    pub(super) fn wipe(&self) -> Result<()> {
+        self.file.write_at(&AlignedBuf::zeroed(LOG_SECTOR), 0)?;
+        self.file.sync()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_convert_both_ways() {
+        for n in [1, 42, 999_999, 1_000_000, 123_456_789] {
+            let p = path(Path::new("/db"), n);
+            assert_eq!(p.file_name().and_then(|n| n.to_str()).and_then(parse_name), Some(n));
         }
-        Ok(proven)
+        for other in
+            ["log-", "log-12", "log-00000x", "data-000001", "log-99999999999999999999", "log-000001.tmp"]
+        {
+            assert_eq!(parse_name(other), None, "{other}");
+        }
     }
 }

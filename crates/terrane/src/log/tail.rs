@@ -1,105 +1,235 @@
-//! The mapped tail: a ring of the newest entries, in a file of its own.
+//! The tail: a mapped file that holds what is committed but not yet in segments.
+//!
+//! ```text
+//! 0      header slot 0      | one of them is current: the valid one
+//! 4096   header slot 1      | of the higher generation
+//! 8192   watermark
+//! 12288  ring: LSN l lies at 12288 + l % ring bytes
+//! ```
+//!
+//! # Invariants
+//! * Bytes `[written, written + ring bytes)` of the stream have their places to themselves: a place is taken again only
+//!   after what it held is in a segment.
+//! * A slot is stored when everything below its base LSN is durable in segments, and flushed before the first entry is
+//!   stored under it. The slots take turns, so at any moment one of them is whole.
+//!
+//! # Concurrency
+//! Leaders store disjoint ranges. A drainer loads a range after it saw (acquire) the advanced LSN that the orderer
+//! stored (release) once the range was filled; a leader stores over a place after it saw (acquire) the written LSN that
+//! the drainer stored (release) when it had its copy in a segment.
+//!
+//! # After a crash
+//! Of the process: the file holds every word stored. Entries are read from where the segments end until the first that
+//! is not whole; if that is below the watermark, stored bytes were damaged, and that is reported. Of the machine: any
+//! page may be old, so nothing in the ring is looked at (design rule 1); only the base LSN is used, which was true
+//! whenever it was stored. Reading goes through `read`, never through a mapping (design rule 4).
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::log::format::{LOG_SECTOR, TailHeader};
-use terrane_base::{Lsn, Result};
-use terrane_format::batch::{ENTRY_HEADER, EntryHeader, decode_header, entry_len};
-use terrane_media::{Media, Region};
+use terrane_base::{Error, ErrorKind, Lsn, Result};
+use terrane_format::log::{LOG_SECTOR, TAIL_HEADER, TailHeader, WATERMARK, Watermark};
+use terrane_media::{File, Media, OpenMode, Region};
 
-use crate::log::LogOptions;
+use super::LogOptions;
 
-const NAME: &str = "tail";
+const SLOTS: [usize; 2] = [0, LOG_SECTOR];
+const WATERMARK_AT: usize = 2 * LOG_SECTOR;
+const RING_AT: usize = 3 * LOG_SECTOR;
 
-/// See the module's head.
+/// Entries are gathered here on their way into the ring.
+const GATHER: usize = 1024;
+
+fn path(dir: &Path) -> PathBuf {
+    dir.join("tail")
+}
+
+/// The tail of an open log.
 #[derive(Debug)]
-pub(crate) struct Tail {
+pub(super) struct Tail {
     region: Arc<dyn Region>,
-    ring: u64,
+    ring: usize,
+    generation: u32,
 }
 
 impl Tail {
-    /// Maps the tail for writing, under a new generation: what it held is void from here on.
-    pub(crate) fn open(media: &dyn Media, options: &LogOptions, generation: u32) -> Result<Tail> {
-        let ring = options.tail_bytes as u64;
-        let region = media.map(&options.dir.join(NAME), LOG_SECTOR + options.tail_bytes)?;
-        let header = TailHeader { generation, uuid: options.uuid, boot: media.boot_id(), ring_bytes: ring };
-        region.store(0, &header.encode())?;
-        Ok(Tail { region, ring })
+    /// Starts a new, empty ring for this boot of the machine; all below `base` is durable in segments.
+    pub(super) fn start(media: &dyn Media, options: &LogOptions, generation: u32, base: Lsn) -> Result<Tail> {
+        let path = path(&options.dir);
+        let ring = options.tail_bytes;
+        let len = RING_AT + ring;
+        if media.exists(&path)? && media.open(&path, OpenMode::READ)?.len()? != len as u64 {
+            // Mapping would refill it in place, and a crash in the middle leave a header without its ring.
+            media.remove_file(&path)?;
+        }
+        let region = media.map(&path, len)?;
+        let mut slots = [[0; TAIL_HEADER]; SLOTS.len()];
+        for (slot, at) in slots.iter_mut().zip(SLOTS) {
+            region.load(at, slot)?;
+        }
+        let [a, b] = slots.map(|s| TailHeader::decode(&s).map_or(0, |h| h.generation));
+        let free = if a > b { SLOTS[1] } else { SLOTS[0] };
+        let header = TailHeader {
+            uuid: options.uuid,
+            boot_id: media.boot_id(),
+            generation,
+            ring_bytes: ring as u64,
+            base_lsn: base,
+        };
+        region.store(free, &header.encode())?;
+        region.sync()?;
+        Ok(Tail { region, ring, generation })
     }
 
-    fn place(&self, lsn: Lsn) -> usize {
-        LOG_SECTOR + (lsn % self.ring) as usize
-    }
-
-    /// Stores the parts one behind the other from `lsn` on. All but the last are multiples of 8 long.
-    pub(crate) fn store(&self, mut lsn: Lsn, parts: &[&[u8]]) -> Result<()> {
+    /// Stores `parts`, one behind the other and padded with zeros to a multiple of 8, from `lsn` on.
+    pub(super) fn store(&self, lsn: Lsn, parts: &[&[u8]]) -> Result<()> {
+        let mut at = lsn;
+        let mut gathered = [0; GATHER];
+        let mut n = 0;
         for part in parts {
-            let mut rest = *part;
-            while !rest.is_empty() {
-                let room = (self.ring - lsn % self.ring) as usize;
-                let (now, later) = rest.split_at(rest.len().min(room));
-                self.region.store(self.place(lsn), now)?;
-                lsn += now.len() as u64;
-                rest = later;
+            let mut part = *part;
+            while !part.is_empty() {
+                if n == 0 && part.len() >= GATHER {
+                    let whole = part.len() / 8 * 8;
+                    self.put(at, &part[..whole])?;
+                    at += whole as u64;
+                    part = &part[whole..];
+                    continue;
+                }
+                let take = part.len().min(GATHER - n);
+                gathered[n..n + take].copy_from_slice(&part[..take]);
+                n += take;
+                part = &part[take..];
+                if n == GATHER {
+                    self.put(at, &gathered)?;
+                    at += GATHER as u64;
+                    n = 0;
+                }
             }
         }
-        Ok(())
+        self.put(at, &gathered[..n])
     }
 
-    /// Fills `buf` (a multiple of 8 long) with what stands at `lsn`.
-    pub(crate) fn load(&self, mut lsn: Lsn, buf: &mut [u8]) -> Result<()> {
-        let mut rest = buf;
-        while !rest.is_empty() {
-            let room = (self.ring - lsn % self.ring) as usize;
-            let n = rest.len().min(room);
-            let (now, later) = rest.split_at_mut(n);
-            self.region.load(self.place(lsn), now)?;
-            lsn += n as u64;
-            rest = later;
+    /// Stores `bytes` at `lsn`, a multiple of 8, around the ring's end if need be.
+    fn put(&self, lsn: Lsn, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let at = (lsn % self.ring as u64) as usize;
+        let (first, rest) = bytes.split_at(bytes.len().min(self.ring - at));
+        self.region.store(RING_AT + at, first)?;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        self.region.store(RING_AT, rest)
+    }
+
+    /// Copies the stream from `lsn` on. Frames cut the stream anywhere, so `lsn` may be any byte.
+    pub(super) fn load(&self, lsn: Lsn, out: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let at = ((lsn + done as u64) % self.ring as u64) as usize;
+            let skip = at % 8;
+            if skip != 0 {
+                let mut word = [0; 8];
+                self.region.load(RING_AT + at - skip, &mut word)?;
+                let n = (out.len() - done).min(8 - skip);
+                out[done..done + n].copy_from_slice(&word[skip..skip + n]);
+                done += n;
+                continue;
+            }
+            let n = (out.len() - done).min(self.ring - at);
+            self.region.load(RING_AT + at, &mut out[done..done + n])?;
+            done += n;
         }
         Ok(())
     }
 
-    /// The tail that an earlier process left, if its content can be trusted: same database, same boot.
-    pub(crate) fn leftover(
-        media: &dyn Media,
-        options: &LogOptions,
-        newest_generation: u32,
-    ) -> Result<Option<(Tail, TailHeader)>> {
-        let path = options.dir.join(NAME);
+    /// Says that all entries below `lsn` are whole.
+    pub(super) fn mark(&self, lsn: Lsn) -> Result<()> {
+        let mark = Watermark { lsn, generation: self.generation };
+        self.region.store(WATERMARK_AT, &mark.encode())
+    }
+
+    /// Withdraws the watermark: the device failed, and what can be read afterwards is what there is.
+    pub(super) fn unmark(&self) -> Result<()> {
+        self.region.store(WATERMARK_AT, &[0; WATERMARK])
+    }
+}
+
+/// What a tail says at recovery.
+#[derive(Debug)]
+pub(super) struct TailImage {
+    pub(super) header: TailHeader,
+    /// The ring with its watermark, if it can be trusted.
+    pub(super) content: Option<(RingImage, Option<Lsn>)>,
+}
+
+/// The bytes of a ring.
+#[derive(Debug)]
+pub(super) struct RingImage(Vec<u8>);
+
+impl RingImage {
+    /// The stream from `lsn` on, once around.
+    pub(super) fn from(&self, lsn: Lsn) -> impl Iterator<Item = &[u8]> {
+        let at = (lsn % self.0.len() as u64) as usize;
+        [&self.0[at..], &self.0[..at]].into_iter()
+    }
+}
+
+impl TailImage {
+    /// Reads the tail; `None` if there is none, or none that was ever used. The ring is read only if `wanted` and if it
+    /// was written under this boot of the machine.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`] if it was used and its header is damaged.
+    pub(super) fn read(media: &dyn Media, options: &LogOptions, wanted: bool) -> Result<Option<TailImage>> {
+        let path = path(&options.dir);
         if !media.exists(&path)? {
             return Ok(None);
         }
-        // The size may have been another one: the header tells.
-        let name = |e: &terrane_media::DirEntry| e.name == NAME;
-        let Some(entry) = media.list(&options.dir)?.into_iter().find(name) else { return Ok(None) };
-        if entry.len < 2 * LOG_SECTOR as u64 {
+        let file = media.open(&path, OpenMode::READ)?;
+        let len = file.len()?;
+        if len < RING_AT as u64 {
             return Ok(None);
         }
-        let region = media.map(&path, entry.len as usize)?;
-        let mut sector = vec![0; LOG_SECTOR];
-        region.load(0, &mut sector)?;
-        let Some(header) = TailHeader::decode(&sector)? else { return Ok(None) };
-        let fits = header.ring_bytes + LOG_SECTOR as u64 == entry.len && header.ring_bytes % 8 == 0;
-        let ours = header.uuid == options.uuid
-            && header.boot == media.boot_id()
-            && header.generation <= newest_generation;
-        Ok((fits && ours).then(|| (Tail { region, ring: header.ring_bytes }, header)))
+        let read = |at, n| {
+            let mut bytes = vec![0; n];
+            file.read_at(&mut bytes, at as u64).map(|()| bytes)
+        };
+        let mark = Watermark::decode(&read(WATERMARK_AT, WATERMARK)?);
+        let mut newest: Option<TailHeader> = None;
+        for at in SLOTS {
+            match TailHeader::decode(&read(at, TAIL_HEADER)?) {
+                Ok(h) if h.uuid == options.uuid => {
+                    if newest.is_none_or(|n| n.generation < h.generation) {
+                        newest = Some(h);
+                    }
+                }
+                Err(e) if e.kind() != ErrorKind::Corruption => return Err(e.with_file(&path)),
+                _ => {}
+            }
+        }
+        // A watermark is stored under a header that is flushed already.
+        let marked = mark.map_or(0, |m| m.generation);
+        if newest.map_or(0, |h| h.generation) < marked {
+            let what = format!("the log's tail has no good header of generation {marked}, but was in use");
+            return Err(damaged(&*file, &what));
+        }
+        let Some(header) = newest else { return Ok(None) };
+        if !wanted || header.boot_id != media.boot_id() {
+            return Ok(Some(TailImage { header, content: None }));
+        }
+        if header.ring_bytes == 0 || header.ring_bytes != len - RING_AT as u64 {
+            return Err(damaged(&*file, "the log's tail has not the length that its header says"));
+        }
+        let ring = RingImage(read(RING_AT, header.ring_bytes as usize)?);
+        let mark = mark.filter(|m| m.generation == header.generation).map(|m| m.lsn);
+        Ok(Some(TailImage { header, content: Some((ring, mark)) }))
     }
+}
 
-    /// The entry at `lsn`, whole and verified, if there is one of this generation.
-    pub(crate) fn entry(&self, lsn: Lsn, generation: u32) -> Result<Option<(EntryHeader, Vec<u8>)>> {
-        let mut head = [0; ENTRY_HEADER];
-        self.load(lsn, &mut head)?;
-        let Ok(header) = decode_header(&head) else { return Ok(None) };
-        let len = entry_len(header.body_len as usize);
-        if header.lsn != lsn || header.generation != generation || len > self.ring {
-            return Ok(None);
-        }
-        let mut bytes = vec![0; len as usize];
-        self.load(lsn, &mut bytes)?;
-        let body = &bytes[ENTRY_HEADER..ENTRY_HEADER + header.body_len as usize];
-        Ok(header.check_body(body).is_ok().then_some((header, bytes)))
-    }
+#[cold]
+fn damaged(file: &dyn File, what: &str) -> Error {
+    Error::corruption(what).with_file(file.path()).with_offset(0)
 }

@@ -1,228 +1,192 @@
-//! Writing frames: the current segment, those behind it, and spare files ahead of it.
+//! Writes the log stream into segments, as frames.
+//!
+//! One caller at a time (the engine holds a mutex around it). Frames follow one another without gaps: in a segment at
+//! sector boundaries, across segments at the LSN where the last one ended. A frame's sectors are written once and, in this
+//! use of the segment, never again (design rule 4), so a torn write can only damage what nobody was promised.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::log::format::{FRAME_HEADER, FrameHeader, LOG_SECTOR, SegmentHeader};
-use terrane_base::{Lsn, Result};
-use terrane_format::checksum::salted_crc;
+use terrane_base::{Error, Lsn, Result};
+use terrane_format::checksum::key_hash;
+use terrane_format::log::{FRAME_HEADER, FrameHeader, LOG_SECTOR, SegmentHeader, frame_len};
 use terrane_media::{AlignedBuf, File, Media};
 
-use crate::log::segment::{Segment, prepare};
-use crate::log::{LogOptions, Recovered};
+use super::LogOptions;
+use super::pool::Pool;
+use super::segment::Segment;
 
-/// Largest payload of a frame.
-const MAX_PAYLOAD: u64 = (1 << 20) - LOG_SECTOR as u64;
-/// Spare files kept when segments are released; more are removed.
-const KEEP_SPARES: usize = 2;
-/// Commits that may be on their way when room is checked, each taking a sector of its own.
-const IN_FLIGHT: u64 = 64;
-
-/// A segment that is full.
-#[derive(Debug)]
-struct Full {
-    file: Arc<dyn File>,
-    first: Lsn,
-    end: Lsn,
+/// A segment that holds part of the log, from `first_lsn` to where the next one begins.
+#[derive(Clone, Debug)]
+pub(super) struct Used {
+    pub(super) segment: Segment,
+    pub(super) first_lsn: Lsn,
 }
 
-/// See the module's head.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(super) struct Writer {
+    media: Arc<dyn Media>,
+    options: LogOptions,
     generation: u32,
-    current: Segment,
-    /// Where the next frame goes.
-    at: u64,
-    full: VecDeque<Full>,
-    /// Prepared files.
-    spares: Vec<Arc<dyn File>>,
-    /// Files with frames that are not flushed.
+    generation_start: Lsn,
+    current: Option<Current>,
+    /// Taken from the pool, to become the current one.
+    next: Option<Segment>,
+    /// Everything below is in frames.
+    written: Lsn,
+    /// Written to since their last sync.
     dirty: Vec<Arc<dyn File>>,
-    /// Number of the next segment, and of the next file.
-    next_segment: u64,
-    next_file: u64,
-    frame: AlignedBuf,
+    buf: AlignedBuf,
+}
+
+#[derive(Debug)]
+struct Current {
+    segment: Segment,
+    salt: u64,
+    offset: u64,
+}
+
+/// The header that makes a generation valid, not yet written.
+#[derive(Debug)]
+pub(super) struct Opening {
+    segment: Segment,
+    header: SegmentHeader,
+}
+
+impl Opening {
+    /// The segment, as part of the log.
+    pub(super) fn used(&self) -> Used {
+        Used { segment: self.segment.clone(), first_lsn: self.header.first_lsn }
+    }
 }
 
 impl Writer {
-    /// Begins a fresh segment of `generation` where the recovered frames end, and makes durable in it what only the tail
-    /// had.
-    pub(crate) fn start(
-        media: &dyn Media,
-        options: &LogOptions,
+    /// Begins a generation at `start`. Its first segment has no header yet, so that all of it is void until
+    /// [`Writer::commit_generation`] has run.
+    pub(super) fn begin_generation(
+        media: Arc<dyn Media>,
+        options: LogOptions,
+        pool: &Pool,
         generation: u32,
-        recovered: Recovered,
-    ) -> Result<Writer> {
-        let Recovered { end, frames_end, tail, chain, mut spares, next_segment, mut next_file, .. } =
-            recovered;
-        let full = chain
-            .into_iter()
-            .map(|c| Full { file: c.0.file, first: c.0.header.first_lsn, end: c.1 })
-            .collect();
-        // A spare of another size is of no use.
-        let mut misfits = Vec::new();
-        let mut usable = Vec::new();
-        for f in spares.drain(..) {
-            if f.len()? == options.segment_bytes && usable.len() < KEEP_SPARES {
-                usable.push(f)
-            } else {
-                misfits.push(f)
-            }
-        }
-        for f in misfits {
-            media.remove_file(f.path())?;
-        }
-        let file = match usable.pop() {
-            Some(f) => f,
-            None => {
-                next_file += 1;
-                prepare(media, &options.dir, next_file - 1, options.segment_bytes)?
-            }
-        };
-        let header = SegmentHeader {
-            generation,
-            uuid: options.uuid,
-            number: next_segment,
-            salt: media.entropy(),
-            first_lsn: frames_end,
-            bytes: options.segment_bytes,
-        };
-        let current = Segment::begin(file, header)?;
+        start: Lsn,
+    ) -> Result<(Writer, Opening)> {
         let mut writer = Writer {
+            media,
+            options,
             generation,
-            dirty: vec![current.file.clone()],
-            current,
-            at: LOG_SECTOR as u64,
-            full,
-            spares: usable,
-            next_segment: next_segment + 1,
-            next_file,
-            frame: AlignedBuf::new(),
+            generation_start: start,
+            current: None,
+            next: None,
+            written: start,
+            dirty: Vec::new(),
+            buf: AlignedBuf::new(),
         };
-        let copy = |lsn: Lsn, buf: &mut [u8]| {
-            let from = (lsn - frames_end) as usize;
-            buf.copy_from_slice(&tail[from..from + buf.len()]);
-            Ok(())
-        };
-        writer.write(media, options, frames_end, frames_end, end, copy)?;
-        writer.flush()?;
-        Ok(writer)
+        writer.reserve(pool)?;
+        match writer.next_segment(pool, start) {
+            Some((segment, header)) => Ok((writer, Opening { segment, header })),
+            None => Err(Error::corruption("no segment to begin a generation of the log with")),
+        }
     }
 
-    /// Writes the stream's bytes `[from, upto)` as frames. `load` fetches them.
-    pub(crate) fn write(
-        &mut self,
-        media: &dyn Media,
-        options: &LogOptions,
-        durable: Lsn,
-        from: Lsn,
-        upto: Lsn,
-        mut load: impl FnMut(Lsn, &mut [u8]) -> Result<()>,
-    ) -> Result<()> {
-        let mut lsn = from;
-        while lsn < upto {
-            if self.at == self.current.header.bytes {
-                self.roll(media, options, lsn)?;
-            }
-            let room = self.current.header.bytes - self.at - FRAME_HEADER as u64;
-            let n = (upto - lsn).min(room).min(MAX_PAYLOAD) / 8 * 8;
-            let salt = self.current.header.salt;
-            self.frame.clear();
-            self.frame.resize(FRAME_HEADER + n as usize);
-            load(lsn, &mut self.frame[FRAME_HEADER..])?;
-            let header = FrameHeader {
-                generation: self.generation,
-                payload_len: n as u32,
-                lsn,
-                durable_lsn: durable,
-                payload_crc: salted_crc(salt, &self.frame[FRAME_HEADER..]),
-            };
-            self.frame[..FRAME_HEADER].copy_from_slice(&header.encode(salt));
-            self.frame.pad_to(LOG_SECTOR);
-            self.current.file.write_at(&self.frame, self.at)?;
-            self.at += self.frame.len() as u64;
-            if self.dirty.last().is_none_or(|f| !Arc::ptr_eq(f, &self.current.file)) {
-                self.dirty.push(self.current.file.clone());
-            }
-            lsn += n;
+    /// Makes the generation valid with all that was written so far, in one step: a header sector.
+    pub(super) fn commit_generation(&mut self, opening: &Opening) -> Result<()> {
+        self.sync()?;
+        opening.segment.write_header(&opening.header)?;
+        opening.segment.file.sync()
+    }
+
+    /// Everything below is in frames.
+    pub(super) fn written(&self) -> Lsn {
+        self.written
+    }
+
+    /// Sees to it that the next frame has a place. Failing here changes nothing: it may be tried again.
+    pub(super) fn reserve(&mut self, pool: &Pool) -> Result<()> {
+        if self.room() < LOG_SECTOR as u64 && self.next.is_none() {
+            self.next = Some(pool.take()?);
         }
         Ok(())
     }
 
-    /// Goes on in the next segment.
-    fn roll(&mut self, media: &dyn Media, options: &LogOptions, lsn: Lsn) -> Result<()> {
-        let file = match self.spares.pop() {
-            Some(f) => f,
-            None => self.prepare_one(media, options)?,
+    /// Takes the stream on by `len` bytes, or as many as fit into one frame of at most `most` bytes: `load` fills a
+    /// buffer with the stream from an LSN on. The place was reserved. Returns a segment newly taken into use. After an
+    /// error it is unknown what the segment holds, and the writer must not be used any more.
+    pub(super) fn frame(
+        &mut self,
+        pool: &Pool,
+        durable: Lsn,
+        len: u64,
+        most: usize,
+        load: impl FnOnce(Lsn, &mut [u8]) -> Result<()>,
+    ) -> Result<Option<Used>> {
+        let mut new = None;
+        if self.room() < LOG_SECTOR as u64
+            && let Some((segment, header)) = self.next_segment(pool, durable)
+        {
+            segment.write_header(&header)?;
+            new = Some(Used { segment, first_lsn: header.first_lsn });
+        }
+        let room = self.room();
+        let Some(current) = self.current.as_mut().filter(|_| room >= LOG_SECTOR as u64) else {
+            return Err(Error::corruption("a log frame was to be written without a place for it"));
         };
-        let header = SegmentHeader {
-            number: self.next_segment,
-            salt: media.entropy(),
-            first_lsn: lsn,
-            bytes: options.segment_bytes,
-            ..self.current.header
-        };
-        self.next_segment += 1;
-        let next = Segment::begin(file, header)?;
-        let old = std::mem::replace(&mut self.current, next);
-        self.full.push_back(Full { file: old.file, first: old.header.first_lsn, end: lsn });
-        self.at = LOG_SECTOR as u64;
-        Ok(())
+        let n = len.min(most as u64).min(room - FRAME_HEADER as u64) as usize;
+        self.buf.clear();
+        self.buf.resize(frame_len(n) as usize);
+        let payload = &mut self.buf[FRAME_HEADER..FRAME_HEADER + n];
+        load(self.written, payload)?;
+        let header = FrameHeader::new(current.salt, self.generation, self.written, durable, payload);
+        self.buf[..FRAME_HEADER].copy_from_slice(&header.encode(current.salt));
+        current.segment.file.write_at(&self.buf, current.offset)?;
+        current.offset += self.buf.len() as u64;
+        self.written = header.end();
+        pool.set_current_room(self.room());
+        Ok(new)
     }
 
-    fn prepare_one(&mut self, media: &dyn Media, options: &LogOptions) -> Result<Arc<dyn File>> {
-        let number = self.next_file;
-        self.next_file += 1;
-        prepare(media, &options.dir, number, options.segment_bytes)
-    }
-
-    /// Flushes everything written. After an error nothing is known about it.
-    pub(crate) fn flush(&mut self) -> Result<()> {
-        for f in &self.dirty {
-            f.sync()?;
+    /// Flushes all segments that were written to.
+    pub(super) fn sync(&mut self) -> Result<()> {
+        for file in &self.dirty {
+            file.sync()?;
         }
         self.dirty.clear();
-        Ok(())
-    }
-
-    /// Room for what may be on its way: the whole tail, and a sector for each commit that wants one of its own.
-    fn wanted(options: &LogOptions) -> u64 {
-        options.tail_bytes as u64 * 2 + IN_FLIGHT * LOG_SECTOR as u64
-    }
-
-    /// Whether more spare files are wanted.
-    pub(crate) fn is_short(&self, options: &LogOptions) -> bool {
-        let left = self.current.header.bytes - self.at;
-        let spare = (options.segment_bytes - LOG_SECTOR as u64) * self.spares.len() as u64;
-        left + spare < Self::wanted(options)
-    }
-
-    /// Prepares files until there is room for what may be on its way.
-    pub(crate) fn prepare_spares(&mut self, media: &dyn Media, options: &LogOptions) -> Result<()> {
-        while self.is_short(options) {
-            let f = self.prepare_one(media, options)?;
-            self.spares.push(f);
+        // The current segment is dirty again with its next frame, which comes before the next call here.
+        if let Some(c) = &self.current {
+            self.dirty.push(c.segment.file.clone());
         }
         Ok(())
     }
 
-    pub(crate) fn oldest_lsn(&self) -> Lsn {
-        self.full.front().map_or(self.current.header.first_lsn, |f| f.first)
+    fn room(&self) -> u64 {
+        self.current.as_ref().map_or(0, |c| self.options.segment_bytes - c.offset)
     }
 
-    /// Recycles segments that end at or below `lsn`.
-    pub(crate) fn release_before(&mut self, media: &dyn Media, lsn: Lsn) -> Result<()> {
-        while let Some(f) = self.full.front()
-            && f.end <= lsn
-        {
-            let Some(f) = self.full.pop_front() else { break };
-            self.dirty.retain(|d| !Arc::ptr_eq(d, &f.file));
-            if self.spares.len() < KEEP_SPARES && f.file.len()? == self.current.header.bytes {
-                self.spares.push(f.file);
-            } else {
-                media.remove_file(f.file.path())?;
-            }
+    /// A number for this use of a segment alone. Random bits would do; the rest keeps uses apart even where a machine draws
+    /// the same bits again after a reset.
+    fn draw_salt(&self, number: u64) -> u64 {
+        let mut from = self.media.boot_id().to_vec();
+        for n in [self.media.entropy(), number, u64::from(self.generation), self.written] {
+            from.extend_from_slice(&n.to_le_bytes());
         }
-        Ok(())
+        key_hash(&from)
+    }
+
+    /// Makes the reserved segment the current one; its header is the caller's to write.
+    fn next_segment(&mut self, pool: &Pool, durable: Lsn) -> Option<(Segment, SegmentHeader)> {
+        let segment = self.next.take()?;
+        let header = SegmentHeader {
+            uuid: self.options.uuid,
+            number: segment.number,
+            salt: self.draw_salt(segment.number),
+            generation: self.generation,
+            first_lsn: self.written,
+            durable_lsn: durable,
+            segment_bytes: self.options.segment_bytes,
+            generation_start: self.generation_start,
+        };
+        self.dirty.push(segment.file.clone());
+        let offset = LOG_SECTOR as u64;
+        self.current = Some(Current { segment: segment.clone(), salt: header.salt, offset });
+        pool.set_current_room(self.room());
+        Some((segment, header))
     }
 }

@@ -1,0 +1,189 @@
+//! From the tail to the segments: draining in the background, flushing for those who wait, making room in the ring.
+//!
+//! # Concurrency
+//! `writer` is locked for as long as frames are written or flushed, so there is one writer per byte path (design rule 4);
+//! who waits for a flush and gets the lock finds, more often than not, that the last holder's flush covered it.
+//! `advanced`, `written` and `durable` only grow, in this order of size. Nobody waits at a signal while holding the lock:
+//! on a simulated machine the waiter runs the very tasks that take it.
+//!
+//! Advancing costs two stores and a fence. The drain flag keeps at most one task queued: it is taken by a swap before a
+//! task is spawned, and given up by a swap before the task looks for the last time, so one of the two sees the other.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrane_base::{Error, Lsn, Result};
+use terrane_media::Pool as Threads;
+
+use super::writer::Writer;
+use super::{Log, Shared};
+
+impl Shared {
+    /// Says that all entries below `end` are whole in the ring.
+    pub(super) fn advance(self: &Arc<Self>, end: Lsn) {
+        debug_assert!(end >= self.advanced.load(Ordering::Relaxed), "the orderer goes forwards");
+        // Release: whoever sees the LSN sees the bytes below it in the ring.
+        self.advanced.store(end, Ordering::Release);
+        if !self.is_poisoned()
+            && let Err(e) = self.tail.mark(end)
+        {
+            self.poison(&e);
+        }
+        self.signal.notify_all();
+        self.drain_ahead();
+    }
+
+    /// Queues a drain if one is due and none is queued.
+    fn drain_ahead(self: &Arc<Self>) {
+        if self.drain_is_due() && !self.draining.swap(true, Ordering::AcqRel) {
+            // Weak: a log that is dropped needs no draining, and its tasks must not keep it, and so the machine, alive.
+            let shared = Arc::downgrade(self);
+            let job = move || shared.upgrade().map_or((), |s| s.drain_task());
+            self.media.spawn(Threads::Log, "drain the log's tail", Box::new(job));
+        }
+    }
+
+    fn drain_is_due(&self) -> bool {
+        let behind = self.advanced.load(Ordering::Acquire) - self.written.load(Ordering::Relaxed);
+        behind >= self.options.full_payload() as u64
+    }
+
+    fn drain_task(self: &Arc<Self>) {
+        let drained = self.drain_full_frames();
+        self.draining.swap(false, Ordering::AcqRel);
+        // After an error nothing is gained by trying again at once: who needs it drained will, and hear of it.
+        if drained.is_ok() {
+            self.drain_ahead();
+        }
+    }
+
+    /// Writes out what fills whole frames, and leaves the rest to gather.
+    fn drain_full_frames(self: &Arc<Self>) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let full = self.options.full_payload() as u64;
+        let behind = self.advanced.load(Ordering::Acquire) - writer.written();
+        self.write_out(&mut writer, behind / full * full)
+    }
+
+    /// Writes out everything.
+    fn drain(self: &Arc<Self>) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let behind = self.advanced.load(Ordering::Acquire) - writer.written();
+        self.write_out(&mut writer, behind)
+    }
+
+    /// Writes the next `len` bytes of the stream into segments. A failed write poisons; failing to get a segment does not.
+    fn write_out(self: &Arc<Self>, writer: &mut Writer, len: u64) -> Result<()> {
+        self.check_poison()?;
+        if len == 0 {
+            return Ok(());
+        }
+        let poisoned = |e: Error| {
+            self.poison(&e);
+            e
+        };
+        let to = writer.written() + len;
+        let mut done = (self.options.before_write)().map_err(poisoned);
+        while done.is_ok() && writer.written() < to {
+            done = writer.reserve(&self.pool);
+            if done.is_ok() {
+                done = self.write_frame(writer, to).map_err(poisoned);
+            }
+        }
+        self.signal.notify_all();
+        self.prepare_ahead();
+        done
+    }
+
+    fn write_frame(&self, writer: &mut Writer, to: Lsn) -> Result<()> {
+        let durable = self.durable.load(Ordering::Relaxed);
+        let (left, most) = (to - writer.written(), self.options.full_payload());
+        let new = writer.frame(&self.pool, durable, left, most, |lsn, out| self.tail.load(lsn, out))?;
+        self.live.lock().extend(new);
+        // Release: whoever sees the LSN may store over the ring's bytes below it.
+        self.written.store(writer.written(), Ordering::Release);
+        self.frames.add(1);
+        Ok(())
+    }
+
+    pub(super) fn sync_to(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
+        if self.durable.load(Ordering::Acquire) >= lsn {
+            return Ok(());
+        }
+        if lsn > self.advanced.load(Ordering::Acquire) {
+            return Err(Error::invalid(format!("LSN {lsn} is not written yet and cannot be flushed")));
+        }
+        let mut writer = self.writer.lock();
+        if self.durable.load(Ordering::Acquire) >= lsn {
+            return Ok(());
+        }
+        let behind = self.advanced.load(Ordering::Acquire) - writer.written();
+        self.write_out(&mut writer, behind)?;
+        if let Err(e) = writer.sync() {
+            self.poison(&e);
+            return Err(e);
+        }
+        self.durable.store(writer.written(), Ordering::Release);
+        self.syncs.add(1);
+        Ok(())
+    }
+
+    /// Waits until the ring has a place for everything below `end`.
+    pub(super) fn make_room(self: &Arc<Self>, end: Lsn) -> Result<()> {
+        loop {
+            if self.has_room(end) {
+                return Ok(());
+            }
+            self.check_poison()?;
+            if self.advanced.load(Ordering::Acquire) > self.written.load(Ordering::Relaxed) {
+                self.drain()?;
+                continue;
+            }
+            // What fills the ring belongs to other leaders, who have yet to fill their places.
+            self.signal.wait_until(&*self.media, || {
+                self.has_room(end)
+                    || self.is_poisoned()
+                    || self.advanced.load(Ordering::Acquire) > self.written.load(Ordering::Relaxed)
+            })?;
+        }
+    }
+
+    fn has_room(&self, end: Lsn) -> bool {
+        // Acquire: what the drainer read from the place lies before what is stored there next.
+        end <= self.written.load(Ordering::Acquire) + self.options.tail_bytes as u64
+    }
+
+    /// Has a spare segment prepared in the background if few are left.
+    pub(super) fn prepare_ahead(self: &Arc<Self>) {
+        if self.pool.wants_more() && !self.preparing.swap(true, Ordering::AcqRel) {
+            let shared = Arc::downgrade(self);
+            let job = move || {
+                let Some(shared) = shared.upgrade() else { return };
+                // On failure writers try for themselves once the reserve is used up, and say why.
+                let _later = shared.pool.fill();
+                shared.preparing.store(false, Ordering::Release);
+            };
+            self.media.spawn(Threads::Log, "prepare a log segment", Box::new(job));
+        }
+    }
+}
+
+impl Log {
+    /// Lets go of segments that hold nothing at or above `lsn`. The manifest's edit that makes them unneeded must be
+    /// durable (design rule 2).
+    pub(crate) fn release_before(&self, lsn: Lsn) -> Result<()> {
+        let bound = lsn.min(self.durable_lsn());
+        loop {
+            let released = {
+                let mut live = self.0.live.lock();
+                match live.get(1) {
+                    Some(next) if next.first_lsn <= bound => live.pop_front(),
+                    _ => return Ok(()),
+                }
+            };
+            if let Some(used) = released {
+                self.0.pool.give_back(used.segment)?;
+            }
+        }
+    }
+}

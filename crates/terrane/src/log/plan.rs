@@ -1,0 +1,151 @@
+//! Which segment files make up the log, and in which order: decided from their headers alone.
+//!
+//! Order is by (generation, first LSN); numbers in names mean nothing, since files are used again and again. Left aside are
+//! * files without a good header: prepared, or being taken into use when the machine stopped;
+//! * generations whose first segment is missing: recovery was cut off before it had made the generation valid;
+//! * segments at or above the start of a later generation: void (design rule 3);
+//! * segments that end at or below the oldest LSN needed: let go of, or about to be.
+//!
+//! All of these may be used again, but each good header among them still counts as proof of what it knew to be durable.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use terrane_base::{Error, Lsn, Result};
+use terrane_format::log::{LOG_SECTOR, SegmentHeader};
+use terrane_media::{AlignedBuf, File, Media, OpenMode};
+
+use super::segment::{parse_name, path};
+use super::{LogOptions, RecoverFrom};
+
+/// A segment that holds part of the log.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) file: Arc<dyn File>,
+    pub(super) header: SegmentHeader,
+    pub(super) len: u64,
+    /// What it holds from here on is void.
+    pub(super) limit: Lsn,
+}
+
+/// The log's segments, in order.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) segments: Vec<Planned>,
+    /// Numbers and lengths of all other segment files.
+    pub(super) unused: Vec<(u64, u64)>,
+    /// The highest number of any file.
+    pub(super) last_number: u64,
+    /// The highest generation in any header.
+    pub(super) generation: u32,
+    /// The log is known to have been durable up to here.
+    pub(super) durable: Lsn,
+}
+
+/// A segment file as found.
+struct Found {
+    number: u64,
+    path: PathBuf,
+    len: u64,
+    used: Option<(Arc<dyn File>, SegmentHeader)>,
+}
+
+/// Looks at all segment files of a database and plans what to read.
+///
+/// # Errors
+/// [`terrane_base::ErrorKind::Corruption`] if the segments that are there begin above `from.lsn`, or if one belongs
+/// elsewhere.
+pub(super) fn plan(media: &dyn Media, options: &LogOptions, from: &RecoverFrom) -> Result<Plan> {
+    let mut plan = Plan {
+        segments: Vec::new(),
+        unused: Vec::new(),
+        last_number: 0,
+        generation: from.generation,
+        durable: from.durable.max(from.lsn),
+    };
+    for entry in media.list(&options.dir)? {
+        let Some(number) = parse_name(&entry.name).filter(|_| !entry.is_dir) else { continue };
+        plan.last_number = plan.last_number.max(number);
+        let found = look(media, options, number, entry.len)?;
+        match found.used {
+            None => plan.unused.push((number, found.len)),
+            Some((file, header)) => {
+                plan.generation = plan.generation.max(header.generation);
+                plan.durable = plan.durable.max(header.durable_lsn);
+                plan.segments.push(Planned { file, header, len: found.len, limit: Lsn::MAX });
+            }
+        }
+    }
+    plan.choose(from.lsn)?;
+    Ok(plan)
+}
+
+fn look(media: &dyn Media, options: &LogOptions, number: u64, len: u64) -> Result<Found> {
+    let path = path(&options.dir, number);
+    let mut found = Found { number, path, len, used: None };
+    if len < LOG_SECTOR as u64 {
+        return Ok(found);
+    }
+    let file = media.open(&found.path, OpenMode { direct: true, ..OpenMode::READ })?;
+    let mut sector = AlignedBuf::zeroed(LOG_SECTOR);
+    file.read_at(&mut sector, 0)?;
+    match SegmentHeader::decode_sector(&sector) {
+        Ok(header) if header.uuid != options.uuid || header.number != number => {
+            return Err(Error::corruption(format!(
+                "this log segment is number {} of {} database",
+                header.number,
+                if header.uuid == options.uuid { "this" } else { "another" }
+            ))
+            .with_file(&found.path)
+            .with_hint("a file was copied or renamed by hand; move it out of the database's directory"));
+        }
+        Ok(header) => found.used = Some((file, header)),
+        Err(e) if e.kind() != terrane_base::ErrorKind::Corruption => return Err(e.with_file(&found.path)),
+        Err(_) => {}
+    }
+    debug_assert_eq!(found.number, number);
+    Ok(found)
+}
+
+impl Plan {
+    /// Orders the segments and drops those that hold nothing needed from `oldest` on.
+    fn choose(&mut self, oldest: Lsn) -> Result<()> {
+        let headers: Vec<SegmentHeader> = self.segments.iter().map(|s| s.header).collect();
+        // A first segment is let go of only when all of it is older than what is needed.
+        let valid = |h: &SegmentHeader| {
+            h.generation_start < oldest
+                || headers.iter().any(|o| o.generation == h.generation && o.first_lsn == h.generation_start)
+        };
+        let limit = |h: &SegmentHeader| {
+            let later = headers.iter().filter(|o| o.generation > h.generation && valid(o));
+            later.map(|o| o.generation_start).min().unwrap_or(Lsn::MAX)
+        };
+        let all = std::mem::take(&mut self.segments);
+        for mut s in all {
+            s.limit = limit(&s.header);
+            if valid(&s.header) && s.header.first_lsn < s.limit {
+                self.segments.push(s);
+            } else {
+                self.unused.push((s.header.number, s.len));
+            }
+        }
+        self.segments.sort_by_key(|s| (s.header.generation, s.header.first_lsn));
+        let first = self.segments.iter().rposition(|s| s.header.first_lsn <= oldest);
+        match (first, self.segments.first()) {
+            (Some(i), _) => {
+                let old = self.segments.drain(..i).map(|s| (s.header.number, s.len));
+                self.unused.extend(old);
+            }
+            (None, None) => {}
+            (None, Some(s)) => {
+                return Err(Error::corruption(format!(
+                    "the log begins at LSN {}, but is needed from LSN {oldest} on",
+                    s.header.first_lsn
+                ))
+                .with_file(s.file.path())
+                .with_offset(0));
+            }
+        }
+        Ok(())
+    }
+}
