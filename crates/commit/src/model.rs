@@ -72,6 +72,15 @@ impl Whole {
         completion.wait_helping(|| self.ring.resume(&self.recorder)).unwrap();
     }
 
+    /// The same, and counts the times that it was asked.
+    fn wait_counting(&self, completion: &Completion, asked: &std::sync::atomic::AtomicU64) {
+        let work = || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            self.ring.resume(&self.recorder);
+        };
+        completion.wait_helping(work).unwrap();
+    }
+
     fn commit_and_wait(&self) {
         self.wait(&self.commit());
     }
@@ -174,17 +183,19 @@ fn slots_are_reused_in_turn_across_the_wrap_of_every_field() {
 #[test]
 fn the_order_is_handed_over_and_taken_up() {
     // One thread orders its own entry and one group more; what is then at the head belongs to others, who sleep.
+    static TAKEN_UP: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     bounded(2, || {
         let whole = Whole::new(4, START);
         let t = spawn(&whole, Whole::commit_and_wait);
         let u = spawn(&whole, |w| {
             w.commit();
-            w.commit_and_wait();
+            w.wait_counting(&w.commit(), &TAKEN_UP);
         });
         whole.commit();
         join([t, u]);
         whole.check(0, 4);
     });
+    assert_ne!(TAKEN_UP.load(Ordering::Relaxed), 0, "no execution had a hand-over");
 }
 
 #[test]
