@@ -28,18 +28,33 @@ pub(super) struct Planned {
     pub(super) limit: Lsn,
 }
 
+impl Planned {
+    pub(super) fn unused(&self) -> Unused {
+        Unused { number: self.header.number, len: self.len, blank: false }
+    }
+}
+
 /// The log's segments, in order.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) segments: Vec<Planned>,
-    /// Numbers and lengths of all other segment files.
-    pub(super) unused: Vec<(u64, u64)>,
+    /// All other segment files.
+    pub(super) unused: Vec<Unused>,
     /// The highest number of any file.
     pub(super) last_number: u64,
     /// The highest generation in any header.
     pub(super) generation: u32,
     /// The log is known to have been durable up to here.
     pub(super) durable: Lsn,
+}
+
+/// A segment file that holds nothing needed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unused {
+    pub(super) number: u64,
+    pub(super) len: u64,
+    /// It has no good header, so it can hold nothing needed whatever a power failure takes back.
+    pub(super) blank: bool,
 }
 
 /// A segment file as found.
@@ -68,7 +83,7 @@ pub(super) fn plan(media: &dyn Media, options: &LogOptions, from: &RecoverFrom) 
         plan.last_number = plan.last_number.max(number);
         let found = look(media, options, number, entry.len)?;
         match found.used {
-            None => plan.unused.push((number, found.len)),
+            None => plan.unused.push(Unused { number, len: found.len, blank: true }),
             Some((file, header)) => {
                 plan.generation = plan.generation.max(header.generation);
                 plan.durable = plan.durable.max(header.durable_lsn);
@@ -126,14 +141,14 @@ impl Plan {
             if valid(&s.header) && s.header.first_lsn < s.limit {
                 self.segments.push(s);
             } else {
-                self.unused.push((s.header.number, s.len));
+                self.unused.push(s.unused());
             }
         }
         self.segments.sort_by_key(|s| (s.header.generation, s.header.first_lsn));
         let first = self.segments.iter().rposition(|s| s.header.first_lsn <= oldest);
         match (first, self.segments.first()) {
             (Some(i), _) => {
-                let old = self.segments.drain(..i).map(|s| (s.header.number, s.len));
+                let old = self.segments.drain(..i).map(|s| s.unused());
                 self.unused.extend(old);
             }
             (None, None) => {}

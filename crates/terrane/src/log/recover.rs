@@ -30,6 +30,8 @@ pub(crate) type Sink<'a> = &'a mut dyn FnMut(Lsn, &EntryHeader, &[u8]) -> Result
 #[derive(Debug)]
 pub(super) struct Basis {
     pub(super) plan: Plan,
+    /// Everything below is no longer needed.
+    pub(super) oldest: Lsn,
     /// The stream in the segments is good up to here.
     pub(super) segments_end: Lsn,
     /// Everything below is durable in the segments.
@@ -109,7 +111,13 @@ impl Log {
             generation,
             tail_used: end > in_segments,
             entries: entries.count,
-            basis: Basis { durable: durable.min(segments_end), segments_end, from_tail, plan },
+            basis: Basis {
+                oldest: from.lsn,
+                durable: durable.min(segments_end),
+                segments_end,
+                from_tail,
+                plan,
+            },
         })
     }
 }

@@ -1,19 +1,23 @@
 //! Going on with a log that was recovered (or begins).
 //!
 //! # How
-//! 1. Files that hold nothing needed have their headers wiped and become spares.
+//! 1. Files without a good header become spares.
 //! 2. A new generation begins at the LSN up to which the old ones are *proved* durable. Everything from there to the end
 //!    is written again, as frames of the new generation: what lay in segments without proof as well as what only the
-//!    tail had. Its first segment has no header yet.
+//!    tail had. Its first segment has no header yet. Where the log is short, or spread over many segments that are
+//!    nearly empty, the generation takes in all that is needed instead, so that opening again and again does not take
+//!    one segment each time.
 //! 3. These frames are flushed; then that first header is written and flushed.
-//! 4. Old segments at or above the start of the generation are wiped. The tail gets the new generation and is empty.
+//! 4. All other files that hold nothing needed (void, or older than what is) have their headers wiped and become spares.
+//!    The tail gets the new generation and is empty.
 //!
 //! # After a crash on the way
 //! Without the header of step 3 the new generation does not exist: the next recovery finds the old segments and the tail
 //! as they were, and does the same again. With it, the generation holds the whole log, and what older ones have from
 //! there on is void, as is the old tail, whose entries all lie below the end. The header is one sector, written twice in
 //! itself, so there is nothing between the two. Its durable LSN is the *start* of the generation: a recovery that can
-//! read the header, but not know that it was flushed, writes everything again once more.
+//! read the header, but not know that it was flushed, writes everything again once more. For the same reason a file with
+//! a good header is touched only after step 3, even if it looks unneeded: what makes it so may be an unflushed header.
 //!
 //! Writing again, rather than flushing the old files, matters where a flush has failed: their unflushed bytes still read
 //! well, yet no later flush makes them durable.
@@ -24,6 +28,7 @@ use std::sync::Arc;
 use terrane_base::{Lsn, Result};
 use terrane_media::Media;
 
+use super::plan::Unused;
 use super::pool::Pool;
 use super::recover::Basis;
 use super::segment::{self, Segment};
@@ -45,30 +50,31 @@ impl Log {
     ) -> Result<Log> {
         options.check()?;
         let generation = generation.max(recovered.generation);
-        let Basis { plan, segments_end, durable, from_tail } = recovered.basis;
+        let begin = beginning(&options, &recovered);
+        let Basis { plan, oldest, segments_end, durable, from_tail } = recovered.basis;
         let end = recovered.end;
         let pool = Pool::new(media.clone(), options.clone(), plan.last_number + 1);
-        for (number, len) in &plan.unused {
-            recycle(&media, &options, &pool, *number, *len)?;
+        let (spares, mut void): (Vec<Unused>, Vec<Unused>) = plan.unused.iter().partition(|f| f.blank);
+        for file in spares {
+            recycle(&media, &options, &pool, file)?;
         }
         media.sync_dir(&options.dir)?;
 
         let (mut writer, opening) =
-            Writer::begin_generation(media.clone(), options.clone(), &pool, generation, durable)?;
+            Writer::begin_generation(media.clone(), options.clone(), &pool, generation, begin, durable)?;
         let mut live: VecDeque<Used> = VecDeque::new();
-        let mut void = Vec::new();
         for s in &plan.segments {
-            if s.header.first_lsn < durable {
+            if s.header.first_lsn < begin && begin > oldest {
                 let segment = Segment::open(&*media, &options.dir, s.header.number)?;
                 live.push_back(Used { segment, first_lsn: s.header.first_lsn });
             } else {
-                void.push((s.header.number, s.len));
+                void.push(s.unused());
             }
         }
         live.push_back(opening.used());
         let mut copy =
             Copier { options: &options, pool: &pool, writer: &mut writer, live: &mut live, durable };
-        let first = plan.segments.iter().rposition(|s| s.header.first_lsn <= durable).unwrap_or(0);
+        let first = plan.segments.iter().rposition(|s| s.header.first_lsn <= begin).unwrap_or(0);
         let mut stream = Stream::new(&plan.segments[first..], segments_end);
         while let Some((lsn, bytes)) = stream.next()? {
             copy.piece(lsn, bytes, end)?;
@@ -82,8 +88,8 @@ impl Log {
         }
         writer.commit_generation(&opening)?;
         drop(plan.segments);
-        for (number, len) in void {
-            recycle(&media, &options, &pool, number, len)?;
+        for file in void {
+            recycle(&media, &options, &pool, file)?;
         }
         let tail = Tail::start(&*media, &options, generation, end)?;
         let log = Log(Arc::new(Shared::new(media, options, generation, end, tail, pool, writer, live)));
@@ -92,8 +98,21 @@ impl Log {
     }
 }
 
+/// A log of at most this length is written again whole.
+const SHORT: u64 = 1 << 20;
+
+/// Where the new generation begins: at what is proved durable, or at the oldest LSN needed.
+fn beginning(options: &LogOptions, recovered: &Recovered) -> Lsn {
+    let basis = &recovered.basis;
+    let needed = recovered.end - basis.oldest;
+    let kept = basis.plan.segments.iter().filter(|s| s.header.first_lsn < basis.durable).count() as u64;
+    let sparse = kept > 2 * needed.div_ceil(options.segment_room()) + 1;
+    if needed <= SHORT.min(options.segment_room() / 2) || sparse { basis.oldest } else { basis.durable }
+}
+
 /// Makes a spare of a segment file that holds nothing needed, or removes it if it has another size than ours.
-fn recycle(media: &Arc<dyn Media>, options: &LogOptions, pool: &Pool, number: u64, len: u64) -> Result<()> {
+fn recycle(media: &Arc<dyn Media>, options: &LogOptions, pool: &Pool, file: Unused) -> Result<()> {
+    let Unused { number, len, .. } = file;
     if len == options.segment_bytes {
         let segment = Segment::open(&**media, &options.dir, number)?;
         segment.blank(len)?;

@@ -68,6 +68,7 @@ impl Writer {
         pool: &Pool,
         generation: u32,
         start: Lsn,
+        durable: Lsn,
     ) -> Result<(Writer, Opening)> {
         let mut writer = Writer {
             media,
@@ -81,7 +82,7 @@ impl Writer {
             buf: AlignedBuf::new(),
         };
         writer.reserve(pool)?;
-        match writer.next_segment(pool, start) {
+        match writer.next_segment(pool, durable) {
             Some((segment, header)) => Ok((writer, Opening { segment, header })),
             None => Err(Error::corruption("no segment to begin a generation of the log with")),
         }

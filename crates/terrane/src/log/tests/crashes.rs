@@ -61,35 +61,63 @@ fn a_crash_in_a_random_history_keeps_every_promise() {
     }
 }
 
+fn is_power(kind: CrashKind) -> bool {
+    !matches!(kind, CrashKind::Process | CrashKind::ProcessTorn)
+}
+
+/// Crashes at a point and opens; while that goes on crashes again at every `stride`-th call, and so on, `depth` times.
+/// After the last, what was opened must survive whatever comes.
+fn crash_while_opening(point: &Point, kinds: &[CrashKind], stride: usize, seed: u64) -> usize {
+    let (image, told) = point;
+    let [kind, later @ ..] = kinds else { return 0 };
+    let media = image.crash(*kind, seed);
+    let mut told = told.clone();
+    if is_power(*kind) {
+        // From here on, no more is promised even to those whose process alone dies.
+        told.advanced = told.synced;
+    }
+    let promised = told.advanced;
+    let told = std::sync::Arc::new(std::sync::Mutex::new(told));
+    let points = watch(&media, &told);
+    let rig = Rig::open_told(media, told, promised, &(kinds, seed))
+        .unwrap_or_else(|e| panic!("{kinds:?}, seed {seed}: {e}"));
+    rig.media.on_op(None);
+    let opened = rig.told.lock().unwrap().clone();
+    let lost = rig.media.image().crash(CrashKind::PowerTorn, seed);
+    recover_and_compare(&lost, &opened, opened.synced, &(kinds, seed))
+        .unwrap_or_else(|e| panic!("{kinds:?}, seed {seed}: {e}"));
+    let points = std::mem::take(&mut *points.lock().unwrap());
+    let again = points.iter().enumerate().skip(seed as usize % stride).step_by(stride);
+    1 + again.map(|(i, p)| crash_while_opening(p, later, stride, seed * 31 + i as u64)).sum::<usize>()
+}
+
 #[test]
 fn a_second_crash_at_any_call_of_recovery_keeps_what_the_first_left() {
     let points = points_of(&short_history(), 2);
-    let power = |k: CrashKind| !matches!(k, CrashKind::Process | CrashKind::ProcessTorn);
-    for (i, (image, told)) in points.iter().enumerate().skip(3).step_by(11) {
-        for (j, first) in CrashKind::ALL.into_iter().enumerate() {
-            let seed = i as u64 * 8 + j as u64;
-            let media = image.crash(first, seed);
-            let told = std::sync::Arc::new(std::sync::Mutex::new(told.clone()));
-            let again = watch(&media, &told);
-            let promised = told.lock().unwrap().promised(first);
-            let rig = Rig::open_told(media, told, promised, &(first, seed)).unwrap();
-            rig.media.on_op(None);
-            let again = std::mem::take(&mut *again.lock().unwrap());
-            for (k, (image, told)) in again.iter().enumerate() {
-                let second = CrashKind::ALL[(k + j) % CrashKind::ALL.len()];
-                let promised = if power(first) || power(second) { told.synced } else { told.advanced };
-                let context = (first, second, seed, k);
-                let media = image.crash(second, seed);
-                let rig = Rig::open(media, told.clone(), promised, &context)
-                    .unwrap_or_else(|e| panic!("{context:?}: {e}"));
-                // And a third, when all is done: nothing of it may be lost any more.
-                let opened = rig.told.lock().unwrap().clone();
-                let lost = rig.media.image().crash(CrashKind::PowerTorn, seed);
-                recover_and_compare(&lost, &opened, opened.synced, &context)
-                    .unwrap_or_else(|e| panic!("{context:?}: {e}"));
+    for (i, point) in points.iter().enumerate().skip(3).step_by(23) {
+        for first in CrashKind::ALL {
+            for second in CrashKind::ALL {
+                crash_while_opening(point, &[first, second], 1, i as u64);
             }
         }
     }
+}
+
+#[test]
+fn a_third_crash_while_recovering_from_the_second_keeps_what_was_left() {
+    // Above all: recovery must not build upon what an earlier one wrote and never flushed.
+    let points = points_of(&short_history(), 3);
+    let mut openings = 0;
+    for (i, point) in points.iter().enumerate().skip(8).step_by(43) {
+        for first in [CrashKind::Process, CrashKind::PowerKept] {
+            for second in [CrashKind::Process, CrashKind::ProcessTorn] {
+                for third in [CrashKind::PowerLost, CrashKind::PowerTorn] {
+                    openings += crash_while_opening(point, &[first, second, third], 1, i as u64);
+                }
+            }
+        }
+    }
+    assert!(openings > 500, "{openings}");
 }
 
 #[test]

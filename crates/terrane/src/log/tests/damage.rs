@@ -94,11 +94,13 @@ fn a_segment_that_is_missing_is_reported() {
 
 #[test]
 fn a_segment_of_another_database_or_under_another_name_is_refused() {
-    let (image, told) = history();
-    let media = image.crash(CrashKind::Process, 1);
+    let mut rig = Rig::new(3).unwrap();
+    rig.append(50).unwrap();
+    rig.sync().unwrap();
+    let told = rig.told.lock().unwrap().clone();
     let dir = Path::new(DIR);
-    media.rename(&dir.join("log-000001"), &dir.join("log-000099")).unwrap();
-    let e = recover_and_compare(&media, &told, 0, &()).unwrap_err();
+    rig.media.rename(&dir.join("log-000001"), &dir.join("log-000099")).unwrap();
+    let e = recover_and_compare(&rig.media, &told, 0, &()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Corruption);
     assert!(e.hint().is_some());
 }

@@ -25,6 +25,26 @@ fn released_segments_are_used_again() {
 }
 
 #[test]
+fn opening_again_and_again_does_not_take_a_segment_each_time() {
+    for first in [100, 4000] {
+        let mut rig = Rig::new(1).unwrap();
+        for _ in 0..10 {
+            rig.append(first).unwrap();
+        }
+        for i in 0..40 {
+            if i % 4 == 0 {
+                rig.append(10).unwrap();
+            }
+            rig.act(Act::Reopen).unwrap();
+            let live = rig.log.stats().segments_live;
+            assert!(live <= 7, "{live} segments after {i} openings");
+        }
+        let files = rig.media.list(Path::new(DIR)).unwrap();
+        assert!(files.len() < 14, "{files:?}");
+    }
+}
+
+#[test]
 fn nothing_at_or_above_the_durable_lsn_is_let_go() {
     let mut rig = Rig::new(1).unwrap();
     for _ in 0..8 {
