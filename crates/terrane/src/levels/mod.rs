@@ -31,6 +31,8 @@ pub(crate) mod space;
 pub(crate) mod state;
 #[cfg(test)]
 mod testkit;
+#[cfg(test)]
+mod tests;
 pub(crate) mod version;
 pub(crate) mod writer;
 

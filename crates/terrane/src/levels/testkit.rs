@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use terrane_base::{ExtentId, SubtableId};
-use terrane_format::extent::{ExtentMeta, Section};
+use terrane_base::{ExtentId, Result, Seq, SubtableId};
+use terrane_format::Kind;
+use terrane_format::block::{Block, BlockBuilder, BlockCursor, BlockForm, FinishedBlock};
+use terrane_format::extent::{BlockHandle, ExtentForm, ExtentMeta, Index, IndexCursor, Section};
 use terrane_format::manifest::Edit;
 use terrane_media::sim::{CrashKind, Image, SimMedia};
 use terrane_media::{Media, OpenMode};
 
-use super::{Extent, Reclaimer};
+use super::{Extent, ExtentRef, Reclaimer};
 
 pub(super) const T: SubtableId = SubtableId(1);
 pub(super) const UUID: [u8; 16] = [7; 16];
@@ -108,4 +110,63 @@ impl Film {
             }
         }
     }
+}
+
+/// Extents of about three small blocks, so that little data makes many.
+pub(super) fn small_form() -> ExtentForm {
+    let block = BlockForm { target_bytes: 4096, ..BlockForm::default() };
+    ExtentForm { block, max_bytes: 14 << 10, ..ExtentForm::default() }
+}
+
+/// A record: key, sequence, value.
+pub(super) type Record = (Vec<u8>, Seq, Vec<u8>);
+
+/// Blocks of these records, in order.
+pub(super) fn blocks(form: &ExtentForm, records: &[Record]) -> Vec<FinishedBlock> {
+    let mut builder = BlockBuilder::new(form.block);
+    let mut out = Vec::new();
+    for (key, seq, value) in records {
+        if !builder.fits(key.len(), value.len(), *seq) {
+            out.push(builder.finish());
+        }
+        builder.add(key, *seq, Kind::Put, value);
+    }
+    if !builder.is_empty() {
+        out.push(builder.finish());
+    }
+    out
+}
+
+/// All block handles of an extent.
+pub(super) fn handles(extent: &Extent) -> Result<Vec<BlockHandle>> {
+    let bytes = extent.load_index()?;
+    let index = Index::parse(&bytes)?;
+    let mut cursor = IndexCursor::new();
+    cursor.seek_first(index)?;
+    let mut out = Vec::new();
+    while let Some(handle) = cursor.handle().copied() {
+        out.push(handle);
+        cursor.next(index)?;
+    }
+    Ok(out)
+}
+
+/// All records of a part of an extent, every byte verified.
+pub(super) fn records(part: &ExtentRef) -> Result<Vec<Record>> {
+    let mut out = Vec::new();
+    part.extent.load_filter()?;
+    part.extent.load_footer()?;
+    for bytes in part.extent.load_blocks(&handles(&part.extent)?)? {
+        let block = Block::parse(&bytes)?;
+        block.verify()?;
+        let mut cursor = BlockCursor::new();
+        cursor.seek_first(block)?;
+        while cursor.valid() {
+            if part.contains(cursor.key()) {
+                out.push((cursor.key().to_vec(), cursor.seq(), cursor.value(block).to_vec()));
+            }
+            cursor.next(block)?;
+        }
+    }
+    Ok(out)
 }
