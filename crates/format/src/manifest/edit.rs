@@ -1,4 +1,24 @@
 //! Edits, one by one.
+//!
+//! ```text
+//! edit = tag u8 | body length varint | body
+//!
+//!  1 create subtable  id varint | name length varint, name | options length varint, options | lsn varint
+//!  2 set options      id varint | options length varint, options
+//!  3 drop subtable    id varint | lsn varint
+//!  4 add ref          subtable varint | level u8 | run varint | lo bound | hi bound | extent meta
+//!  5 remove ref       subtable varint | level u8 | run varint | extent id varint | lo length varint, lo
+//!  6 persisted        subtable varint | lsn varint
+//!  7 add value        subtable varint | reference length varint, value reference
+//!  8 remove value     subtable varint | value id varint
+//!  9 log              generation varint | first lsn varint | durable lsn varint | clean u8
+//! 10 next ids         extent varint | file varint | subtable varint | value varint | run varint
+//! 11 end of checkpoint
+//!
+//! bound = 0 u8 (the extent's own) or 1 u8 | length varint, key
+//! ```
+//! An edit that this version does not know is refused, whole manifest and all: skipping it would lose structure. What
+//! older versions may skip is announced by the superblock's feature bits.
 
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ impl Engine {
         } else {
             ManifestStore::create(media.clone(), dir(), UUID, poison.clone())?
         };
-        if manifest.with_state(|s| s.by_name("t").is_none()) {
+        if manifest.with_state(|s| s.subtables.is_empty()) {
             manifest.append(&[create(T.0, "t")])?;
         }
         let state = manifest.with_state(DbState::clone);

@@ -308,7 +308,7 @@ impl RunSource {
             return Ok(None);
         }
         let t = r.extent.tombstones()?;
-        Ok(cover(&t, key, self.snapshot).map(|(s, end)| {
+        Ok(cover(t, key, self.snapshot).map(|(s, end)| {
             // Beyond the reference's bound another extent answers.
             let end = if *end > *r.hi { r.hi.to_vec() } else { end.to_vec() };
             (s, end)

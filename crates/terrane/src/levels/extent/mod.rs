@@ -116,13 +116,13 @@ impl Extent {
     }
 
     /// The range tombstones; read once, and without I/O where there are none.
-    pub(crate) fn tombstones(&self) -> Result<Arc<RangeTombstones>> {
+    pub(crate) fn tombstones(&self) -> Result<&Arc<RangeTombstones>> {
         if let Some(t) = self.tombstones.get() {
-            return Ok(t.clone());
+            return Ok(t);
         }
         // Two threads may both read: they read the same.
         let read = Arc::new(self.load_footer()?.tombstones);
-        Ok(self.tombstones.get_or_init(|| read).clone())
+        Ok(self.tombstones.get_or_init(|| read))
     }
 
     /// The extent's name for errors and counters.

@@ -101,7 +101,7 @@ fn a_crash_at_any_call_leaves_all_that_was_acknowledged_and_no_half_group() {
                 assert!(s == states[done] || s == states[next], "{label}");
                 store.append(&[create(99, "after the crash")]).unwrap();
                 drop(store);
-                assert!(state(&open(&media).unwrap()).by_name("after the crash").is_some(), "{label}");
+                assert!(state(&open(&media).unwrap()).subtables.contains_key(&SubtableId(99)), "{label}");
             }
         });
     }
@@ -248,6 +248,20 @@ fn a_failed_flush_poisons_and_a_failed_write_does_not() {
         assert!(store.append(&[create(1, "t")]).is_err());
         assert_eq!(poison.is_set(), poisoned);
         assert_eq!(store.append(&[create(1, "t")]).is_err(), poisoned);
+    }
+}
+
+#[test]
+fn a_group_whose_write_failed_has_not_happened_even_if_all_its_edits_reached_the_device() {
+    let media = machine(15);
+    let store = new_store(&media);
+    let before = state(&store);
+    // Half of a page holds the whole of a small group.
+    media.set_fault(Some(FaultPlan::nth(0, Fault::Short).only(&[OpKind::Write])));
+    assert_eq!(store.append(&[create(1, "t")]).unwrap_err().kind(), ErrorKind::Io);
+    drop(store);
+    for kind in [CrashKind::Process, CrashKind::PowerKept, CrashKind::PowerLost] {
+        assert_eq!(state(&open(&media.image().crash(kind, 0)).unwrap()), before, "{kind:?}");
     }
 }
 

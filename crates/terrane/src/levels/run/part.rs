@@ -55,7 +55,7 @@ impl ExtentRef {
     pub(crate) fn tombstones(&self) -> Result<Arc<RangeTombstones>> {
         let all = self.extent.tombstones()?;
         if all.is_empty() || !self.is_trimmed() {
-            return Ok(all);
+            return Ok(all.clone());
         }
         Ok(Arc::new(all.clip(&self.lo, Some(&self.hi))))
     }

@@ -9,7 +9,8 @@
 //! a full device shows in [`Space::alloc`] and not in a write.
 //!
 //! # Concurrency
-//! One mutex around the maps, held during calls that grow, punch or create files, not during reads and writes.
+//! One mutex around the maps, held during calls that grow, punch or create files. Reads and writes find their file
+//! without it.
 //!
 //! # After a crash
 //! Units that no durable edit refers to are free, whatever was written to them. A file without an owner is removed.
@@ -25,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::extent::{ExtentMeta, UNIT_BYTES};
@@ -120,6 +122,8 @@ pub(crate) struct Space {
     options: SpaceOptions,
     poison: Arc<Poison>,
     inner: Mutex<Inner>,
+    /// The files of `inner`, for those who only read and write.
+    open: ArcSwap<BTreeMap<u32, Arc<dyn File>>>,
 }
 
 #[derive(Debug)]
@@ -180,6 +184,7 @@ impl Space {
                 )?;
                 self.media.sync_dir(&self.dir).map_err(|e| self.poison.set(&e))?;
                 inner.files.insert(number, file);
+                self.open.store(Arc::new(inner.open_files()));
                 number
             }
         };
@@ -206,6 +211,9 @@ impl Space {
         inner.used -= u64::from(at.units);
         inner.idle += u64::from(at.units);
         let doomed = if empty { inner.remove_spare_file() } else { None };
+        if doomed.is_some() {
+            self.open.store(Arc::new(inner.open_files()));
+        }
         let keep = (inner.used / 16).max(self.options.idle_bytes / UNIT);
         if inner.idle > keep {
             inner.punch_down_to(keep / 2);
@@ -242,14 +250,14 @@ impl Space {
 
     /// Makes all writes to all files durable, as [`Space::sync_files`].
     pub(crate) fn sync_all(&self) -> Result<()> {
-        let all: Vec<u32> = self.inner.lock().files.keys().copied().collect();
+        let all: Vec<u32> = self.open.load().keys().copied().collect();
         self.sync_files(all)
     }
 
     /// An open data file.
     pub(crate) fn file(&self, number: u32) -> Result<Arc<dyn File>> {
-        match self.inner.lock().files.get(&number) {
-            Some(f) => Ok(f.file()),
+        match self.open.load().get(&number) {
+            Some(f) => Ok(f.clone()),
             None => Err(Error::corruption("this data file is referred to, but not there")
                 .with_file(self.dir.join(names::data(number)))),
         }
@@ -268,6 +276,10 @@ impl Space {
 }
 
 impl Inner {
+    fn open_files(&self) -> BTreeMap<u32, Arc<dyn File>> {
+        self.files.iter().map(|(number, f)| (*number, f.file())).collect()
+    }
+
     /// Takes units that some file has free.
     fn fit(&mut self, units: u32) -> Result<Option<(u32, u32)>> {
         for (number, file) in &mut self.files {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrane_base::{Error, Result};
 use terrane_format::data_file::{DATA_HEADER, DataFileHeader};
@@ -129,7 +130,8 @@ impl Survey {
         // What a crash left behind occupies the device for nothing.
         inner.punch_down_to(0);
         let Survey { media, dir, options, poison, .. } = self;
-        Ok(Space { media, dir, options, poison, inner: Mutex::new(inner) })
+        let open = ArcSwap::from_pointee(inner.open_files());
+        Ok(Space { media, dir, options, poison, inner: Mutex::new(inner), open })
     }
 
     fn open(&self, number: u32, path: &Path, units: u32) -> Result<DataFile> {

@@ -267,6 +267,22 @@ fn a_failure_of_any_call_leaves_nothing_allocated() {
 }
 
 #[test]
+fn units_that_cannot_be_given_a_place_stay_free() {
+    let media = machine(12);
+    let options = SpaceOptions { idle_bytes: 0, grow_bytes: UNIT, ..options() };
+    let s = Survey::new(media.clone(), dir(), options, &DbState::default(), Arc::default()).unwrap();
+    let s = s.finish().unwrap();
+    let (a, _b) = (s.alloc(5).unwrap(), s.alloc(5).unwrap());
+    s.free(a).unwrap();
+    assert_eq!(s.stats().idle, 0, "punched out");
+    let before = s.stats();
+    media.set_fault(Some(FaultPlan::nth(0, Fault::NoSpace).only(&[OpKind::Allocate])));
+    assert_eq!(s.alloc(5).unwrap_err().kind(), ErrorKind::OutOfSpace);
+    assert_eq!(s.stats(), before);
+    assert_eq!(s.alloc(5).unwrap(), a);
+}
+
+#[test]
 fn a_failed_flush_stops_allocation_but_not_reading() {
     let media = machine(9);
     let s = space(&media);

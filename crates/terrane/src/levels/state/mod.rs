@@ -328,13 +328,6 @@ impl DbState {
     pub(crate) fn extents(&self) -> impl Iterator<Item = (SubtableId, &Arc<ExtentMeta>)> {
         self.extents.values().map(|h| (h.subtable, &h.meta))
     }
-
-    #[cfg(test)]
-    /// The living subtable of this name.
-    pub(crate) fn by_name(&self, name: &str) -> Option<(SubtableId, &SubtableState)> {
-        let id = *self.names.get(name)?;
-        Some((id, self.subtables.get(&id)?))
-    }
 }
 
 /// What [`DbState::undo`] needs.

@@ -75,7 +75,7 @@ fn an_extent_is_held_as_long_as_any_part_of_it_is() {
 fn a_dropped_name_can_be_given_again_and_its_id_is_used_up() {
     let mut s = state(&[create(1, "t"), add(1, 0, &meta(5, "a", "b"))]);
     s.apply(&[Edit::DropSubtable { id: T, lsn: 9 }, create(2, "t")]).unwrap();
-    assert_eq!(s.by_name("t").unwrap().0, SubtableId(2));
+    assert_eq!(s.names["t"], SubtableId(2));
     assert_eq!((s.extents().count(), s.next.subtable, s.next.extent), (0, 3, 6));
     let ids = Ids::new(&s.next);
     assert_eq!((ids.subtable(), ids.extent()), (SubtableId(3), ExtentId(6)));
