@@ -1,0 +1,20 @@
+//! `ci`: everything a change must pass. Quick checks come first, all tests last.
+
+use crate::command::{Counts, cargo, step, timed};
+use crate::{Outcome, test, tidy};
+
+pub(crate) fn run() -> Outcome {
+    let mut counts = Counts::default();
+    step("format", &mut cargo(["fmt", "--all", "--check"]))?;
+    timed("house rules", tidy::run)?;
+    step("lints", &mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    step("documentation", cargo(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))?;
+    step(
+        "the program",
+        &mut cargo(["run", "--release", "--", "demo", "--records", "20000", "--seconds", "1"]),
+    )?;
+    counts.add(test::models(test::Bound::Quick)?);
+    counts.add(test::workspace()?);
+    println!("{}", counts.line());
+    Ok(())
+}

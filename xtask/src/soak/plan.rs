@@ -1,0 +1,198 @@
+//! What each writer does, and with which options a database is opened: all of it follows from seeds, so that the parent
+//! knows what the child wrote without being told.
+
+use terrane::{CompactionMode, Compression, Db, IndexKind, Options, SubtableOptions, Tuning};
+
+pub(super) const WRITERS: usize = 4;
+pub(super) const TABLES: [&str; 2] = ["left", "right"];
+/// Keys of one writer in one subtable.
+const KEYS: u64 = 700;
+/// Bytes in front of a value's filling: checksum, counter, place in the batch.
+const VALUE_HEADER: usize = 16;
+
+/// A small generator of numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Rng(u64);
+
+impl Rng {
+    /// A generator for these words.
+    pub(super) fn new(words: &[u64]) -> Self {
+        let mut rng = Rng(0x243f_6a88_85a3_08d3);
+        for w in words {
+            rng.0 ^= w.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            rng.0 = rng.next();
+        }
+        rng
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+
+    /// True once in `n` times.
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// One operation of a batch, on a subtable by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    Put { table: usize, key: u64, len: usize },
+    Delete { table: usize, key: u64 },
+    DeleteRange { table: usize, start: u64, end: u64 },
+}
+
+/// What a writer commits at once, besides its counter in both subtables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Batch {
+    pub(super) ops: Vec<Op>,
+    pub(super) sync: bool,
+    /// Committed with `submit` and waited for, instead of with `write`.
+    pub(super) submit: bool,
+}
+
+/// Batch number `n` (from 1) of a writer.
+pub(super) fn batch(seed: u64, writer: usize, n: u64) -> Batch {
+    let mut rng = Rng::new(&[seed, writer as u64, n]);
+    let ops = (0..1 + rng.below(6)).map(|_| op(&mut rng)).collect();
+    Batch { ops, sync: rng.one_in(12), submit: rng.one_in(3) }
+}
+
+fn op(rng: &mut Rng) -> Op {
+    let table = rng.below(TABLES.len() as u64) as usize;
+    let key = rng.below(KEYS);
+    match rng.below(40) {
+        0 => Op::DeleteRange { table, start: key, end: key + 1 + rng.below(60) },
+        1..=5 => Op::Delete { table, key },
+        6 if rng.one_in(4) => Op::Put { table, key, len: 6000 + rng.below(200_000) as usize },
+        7..=8 => Op::Put { table, key, len: 300 + rng.below(2200) as usize },
+        _ => Op::Put { table, key, len: VALUE_HEADER + rng.below(120) as usize },
+    }
+}
+
+/// What the keys of a writer start with.
+pub(super) fn prefix(writer: usize) -> Vec<u8> {
+    format!("w{writer}/").into_bytes()
+}
+
+pub(super) fn key(writer: usize, key: u64) -> Vec<u8> {
+    format!("w{writer}/{key:06}").into_bytes()
+}
+
+/// Holds the number of the writer's last batch; sorts behind its other keys.
+pub(super) fn counter_key(writer: usize) -> Vec<u8> {
+    format!("w{writer}/counter").into_bytes()
+}
+
+/// The value that operation `place` of batch `n` puts.
+pub(super) fn value(seed: u64, writer: usize, n: u64, place: usize, len: usize) -> Vec<u8> {
+    let mut rng = Rng::new(&[seed, writer as u64, n, place as u64]);
+    let mut v = Vec::with_capacity(len + 8);
+    v.extend_from_slice(&[0; 4]);
+    v.extend_from_slice(&n.to_le_bytes());
+    v.extend_from_slice(&(place as u32).to_le_bytes());
+    while v.len() < len {
+        // Half of the words repeat, so that compression has something to do.
+        let word = if rng.0 & 1 == 0 { rng.next() } else { rng.0 | 1 };
+        if rng.0 & 1 == 1 && v.len().is_multiple_of(64) {
+            rng.next();
+        }
+        v.extend_from_slice(&word.to_le_bytes());
+    }
+    v.truncate(len.max(VALUE_HEADER));
+    let crc = crc32fast::hash(&v[4..]);
+    v[..4].copy_from_slice(&crc.to_le_bytes());
+    v
+}
+
+/// Whether a value is one that [`value`] made, and the batch it is of.
+pub(super) fn value_counter(v: &[u8]) -> Option<u64> {
+    let crc = u32::from_le_bytes(v.get(..4)?.try_into().ok()?);
+    let n = u64::from_le_bytes(v.get(4..12)?.try_into().ok()?);
+    (crc32fast::hash(&v[4..]) == crc).then_some(n)
+}
+
+/// Options to open with, by seed: small sizes, so that memtables, segments and extents fill all the time.
+pub(super) fn options(rng: &mut Rng) -> Options {
+    let tuning = Tuning {
+        segment_bytes: (256 << 10) << rng.below(3),
+        tail_bytes: (128 << 10) << rng.below(3),
+        drain_bytes: (4 << 10) << rng.below(5),
+        log_budget: (1 << 20) << rng.below(3),
+        data_file_bytes: (8 << 20) << rng.below(3),
+        extent_bytes: (32 << 10) << rng.below(5),
+        piece_bytes: (256 << 10) << rng.below(4),
+        task_bytes: (64 << 10) << rng.below(4),
+    };
+    let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };
+    Options::new()
+        .memtable_bytes((512 << 10) << rng.below(4))
+        .cache_bytes((256 << 10) << rng.below(6))
+        .row_cache_bytes(if rng.one_in(3) { 256 << 10 } else { 0 })
+        .background_threads(1 + rng.below(3) as usize)
+        .compaction_mode(mode)
+        .tuning(tuning)
+}
+
+fn subtable_options(rng: &mut Rng) -> SubtableOptions {
+    SubtableOptions::new()
+        .block_bytes((4 << 10) << rng.below(3))
+        .compression(if rng.one_in(2) { Compression::None } else { Compression::Zstd(1) })
+        .filter_bits(if rng.one_in(4) { 0 } else { 10 })
+        .value_threshold((4 << 10) << rng.below(2))
+        .index(if rng.one_in(4) { IndexKind::Skiplist } else { IndexKind::Art })
+}
+
+/// Both subtables, with options by seed; created if they are not there.
+pub(super) fn subtables(db: &Db, rng: &mut Rng) -> terrane::Result<Vec<terrane::Subtable>> {
+    TABLES
+        .iter()
+        .map(|name| {
+            let options = subtable_options(rng);
+            let table = db.subtable_or_create(name, options.clone())?;
+            table.set_options(options)?;
+            Ok(table)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_and_values_follow_from_their_seed() {
+        assert_eq!(batch(7, 2, 90), batch(7, 2, 90));
+        assert_ne!(batch(7, 2, 90), batch(7, 2, 91));
+        for len in [0, 16, 17, 1000] {
+            let v = value(7, 2, 90, 3, len);
+            assert_eq!(v.len(), len.max(VALUE_HEADER));
+            assert_eq!(v, value(7, 2, 90, 3, len));
+            assert_eq!(value_counter(&v), Some(90));
+        }
+    }
+
+    #[test]
+    fn a_changed_value_is_noticed() {
+        let mut v = value(1, 0, 5, 0, 200);
+        v[150] ^= 1;
+        assert_eq!(value_counter(&v), None);
+    }
+
+    #[test]
+    fn all_kinds_of_operations_occur() {
+        let ops: Vec<Op> = (1..2000).flat_map(|n| batch(3, 1, n).ops).collect();
+        assert!(ops.iter().any(|o| matches!(o, Op::Put { len, .. } if *len > 100_000)));
+        assert!(ops.iter().any(|o| matches!(o, Op::Delete { .. })));
+        assert!(ops.iter().any(|o| matches!(o, Op::DeleteRange { .. })));
+    }
+}

@@ -1,0 +1,150 @@
+//! Compares a database with what its writers must have left in it.
+
+use std::collections::BTreeMap;
+
+use terrane::{Db, ReadOptions, Subtable};
+
+use super::plan::{self, Op, TABLES, WRITERS};
+use crate::Failure;
+
+/// What one writer's first `n` batches leave: for each key the batch that put it, the place in that batch, the length.
+#[derive(Debug, Default)]
+struct Keys {
+    n: u64,
+    tables: [BTreeMap<u64, (u64, usize, usize)>; TABLES.len()],
+}
+
+/// What the database must hold.
+#[derive(Debug)]
+pub(super) struct Model {
+    seed: u64,
+    writers: [Keys; WRITERS],
+}
+
+/// What a comparison covered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Covered {
+    pub(super) batches: u64,
+    pub(super) operations: u64,
+    pub(super) records: u64,
+}
+
+impl Model {
+    pub(super) fn new(seed: u64) -> Self {
+        Model { seed, writers: Default::default() }
+    }
+
+    /// Verifies the writer's keys in `tables`. `acknowledged` is the last batch that was reported; one more may have been
+    /// on its way. Returns the writer's last batch in the database.
+    pub(super) fn verify(
+        &mut self,
+        writer: usize,
+        acknowledged: u64,
+        tables: &[Subtable],
+        covered: &mut Covered,
+    ) -> Result<u64, Failure> {
+        let fail = |t: usize, what: String| -> Failure {
+            format!("writer {writer}, subtable {}: {what}", TABLES[t]).into()
+        };
+        let mut n = 0;
+        for (t, table) in tables.iter().enumerate() {
+            let found = match table.get(&plan::counter_key(writer))? {
+                None => 0,
+                Some(v) => {
+                    plan::value_counter(&v).ok_or_else(|| fail(t, "the counter is damaged".to_owned()))?
+                }
+            };
+            if t > 0 && found != n {
+                return Err(fail(t, format!("counter {found}, but {n} in the other: half a batch")));
+            }
+            n = found;
+        }
+        if n < acknowledged {
+            return Err(fail(
+                0,
+                format!("{} acknowledged batches are lost: {n} of {acknowledged}", acknowledged - n),
+            ));
+        }
+        if n > acknowledged + 1 {
+            return Err(fail(0, format!("batch {n} is there, at most {} was begun", acknowledged + 1)));
+        }
+        self.advance(writer, n, covered);
+        for (t, table) in tables.iter().enumerate() {
+            self.compare(writer, t, table, covered).map_err(|e| fail(t, format!("at batch {n}: {e}")))?;
+        }
+        Ok(n)
+    }
+
+    fn advance(&mut self, writer: usize, n: u64, covered: &mut Covered) {
+        let keys = &mut self.writers[writer];
+        for i in keys.n + 1..=n {
+            let batch = plan::batch(self.seed, writer, i);
+            covered.batches += 1;
+            covered.operations += (batch.ops.len() + TABLES.len()) as u64;
+            for (place, op) in batch.ops.iter().enumerate() {
+                match *op {
+                    Op::Put { table, key, len } => {
+                        keys.tables[table].insert(key, (i, place, len));
+                    }
+                    Op::Delete { table, key } => {
+                        keys.tables[table].remove(&key);
+                    }
+                    Op::DeleteRange { table, start, end } => {
+                        keys.tables[table].retain(|k, _| !(start..end).contains(k));
+                    }
+                }
+            }
+        }
+        keys.n = n.max(keys.n);
+    }
+
+    fn compare(
+        &self,
+        writer: usize,
+        t: usize,
+        table: &Subtable,
+        covered: &mut Covered,
+    ) -> Result<(), Failure> {
+        let keys = &self.writers[writer].tables[t];
+        let mut found = table.range(ReadOptions::new().prefix(&plan::prefix(writer)))?;
+        for (key, (n, place, len)) in keys {
+            let wanted = plan::key(writer, *key);
+            let name = String::from_utf8_lossy(&wanted).into_owned();
+            let (got, value) = found.next().ok_or_else(|| format!("{name} of batch {n} is missing"))??;
+            if got != wanted {
+                let got = String::from_utf8_lossy(&got).into_owned();
+                let word =
+                    if *got < *name { "should not be there" } else { "is there, before it one is missing" };
+                return Err(format!("{got} {word}; wanted {name} of batch {n}").into());
+            }
+            if value != plan::value(self.seed, writer, *n, *place, *len) {
+                let of = plan::value_counter(&value);
+                return Err(format!(
+                    "{name} has {} bytes of batch {of:?}, wanted {len} of batch {n}",
+                    value.len()
+                )
+                .into());
+            }
+            covered.records += 1;
+        }
+        match found.next().transpose()? {
+            Some((key, _)) if key == plan::counter_key(writer) => {}
+            Some((key, _)) => {
+                return Err(format!("{} should not be there", String::from_utf8_lossy(&key)).into());
+            }
+            None if self.writers[writer].n > 0 => return Err("the counter is missing in a scan".into()),
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// Verifies every checksum and invariant.
+pub(super) fn check(db: &Db) -> Result<(), Failure> {
+    let report = db.check(|_| true)?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    let damage: Vec<String> = report.damage.iter().take(10).map(ToString::to_string).collect();
+    Err(format!("check: {} damaged: {}", report.damage.len(), damage.join("; ")).into())
+}

@@ -1,0 +1,74 @@
+//! `test`: all tests, and the models that loom explores.
+
+use clap::Args;
+
+use crate::command::{Counts, cargo, tests};
+use crate::{Failure, Outcome};
+
+/// Rooms with protocols that loom explores.
+const MODELS: [&str; 5] =
+    ["terrane-base", "terrane-commit", "terrane-cache", "terrane-memindex", "terrane-media"];
+
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// Also the models without a bound on preemptions, and histories of a million operations
+    #[arg(long)]
+    long: bool,
+    /// Only the loom models
+    #[arg(long)]
+    models: bool,
+}
+
+/// How far loom goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// At most two preemptions an execution: a few minutes.
+    Quick,
+    /// What each model sets itself.
+    Full,
+}
+
+pub(crate) fn run(args: &TestArgs) -> Outcome {
+    let mut counts = Counts::default();
+    if args.models || args.long {
+        counts.add(models(if args.long { Bound::Full } else { Bound::Quick })?);
+    }
+    if args.long {
+        counts.add(tests(
+            "a million operations against the model",
+            cargo(["test", "-p", "terrane", "--release", "--test", "model"])
+                .env("TERRANE_SEEDS", "400")
+                .env("TERRANE_OPS", "3000"),
+        )?);
+    }
+    if !args.models {
+        counts.add(workspace()?);
+    }
+    println!("{}", counts.line());
+    Ok(())
+}
+
+/// The tests of the whole workspace, as the README runs them.
+pub(crate) fn workspace() -> Result<Counts, Failure> {
+    tests("tests", &mut cargo(["test", "--workspace"]))
+}
+
+/// The models. They are compiled apart: loom replaces atomics and threads in all of a room.
+pub(crate) fn models(bound: Bound) -> Result<Counts, Failure> {
+    let mut counts = Counts::default();
+    for room in MODELS {
+        let mut c = cargo(["test", "--release", "--target-dir", "target/loom", "--lib", "-p", room]);
+        c.env("RUSTFLAGS", "--cfg loom");
+        if bound == Bound::Quick {
+            c.env("LOOM_MAX_PREEMPTIONS", "2");
+        }
+        // The other tests of a room use threads that loom does not see.
+        c.args(["--", "model"]);
+        let found = tests(&format!("models of {room}"), &mut c)?;
+        if found.passed == 0 {
+            return Err(format!("{room} has no models any more: correct the list in xtask").into());
+        }
+        counts.add(found);
+    }
+    Ok(counts)
+}
