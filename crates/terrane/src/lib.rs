@@ -1,4 +1,4 @@
-//! Terrane: a transactional key-value storage engine for fast storage and many cores.
+//! Terrane: a key-value storage engine for fast storage and many cores.
 //!
 //! A *database* is a directory that holds *subtables*: ordered maps from byte strings to byte strings. Batches change
 //! several subtables atomically; snapshots see all of them at one moment; commits survive the death of the process, or a
@@ -51,3 +51,8 @@ pub use read::resume::{BlockRequest, FetchedBlock, Lookup, LookupStep};
 pub use terrane_base::{Error, ErrorKind, Lsn, Result, Seq, Waiter, metrics};
 pub use terrane_format::tuple;
 pub use terrane_media as media;
+
+/// Compiles and runs the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

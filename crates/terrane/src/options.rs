@@ -19,7 +19,6 @@ pub struct Options {
     pub(crate) error_if_exists: bool,
     pub(crate) memtable_bytes: usize,
     pub(crate) cache_bytes: usize,
-    pub(crate) row_cache_bytes: usize,
     pub(crate) background_threads: usize,
     pub(crate) compaction_mode: CompactionMode,
     pub(crate) tuning: Tuning,
@@ -79,7 +78,6 @@ impl Default for Options {
             error_if_exists: false,
             memtable_bytes: 128 << 20,
             cache_bytes: 256 << 20,
-            row_cache_bytes: 0,
             background_threads: 0,
             compaction_mode: CompactionMode::Cpu,
             tuning: Tuning::default(),
@@ -120,14 +118,6 @@ impl Options {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;
-        self
-    }
-
-    /// Memory for a cache of single rows in front of the block cache, in bytes; default 0 = off. Worth its memory where
-    /// a few rows of many blocks are hot.
-    #[must_use]
-    pub fn row_cache_bytes(mut self, bytes: usize) -> Self {
-        self.row_cache_bytes = bytes;
         self
     }
 
@@ -172,7 +162,7 @@ impl Options {
                 self.background_threads
             )));
         }
-        if self.create_if_missing && self.memtable_bytes > (1 << 44) || self.cache_bytes > (1 << 44) {
+        if self.memtable_bytes > (1 << 44) || self.cache_bytes > (1 << 44) {
             return Err(Error::invalid("memtable_bytes and cache_bytes must be below 16 TiB"));
         }
         Ok(())
@@ -297,8 +287,9 @@ impl SubtableOptions {
         self
     }
 
-    /// Values of at least this many bytes are stored apart and are never rewritten; 16 KiB to 8 MiB, default 128 KiB.
-    /// They take space in steps of 64 KiB.
+    /// Values of at least this many bytes are stored apart and are never rewritten; 1 KiB to half of
+    /// [`crate::Db::max_batch_bytes`], default 128 KiB. They take space in steps of 64 KiB, so a low threshold wastes
+    /// space. Applies to values written from now on.
     #[must_use]
     pub fn value_threshold(mut self, bytes: usize) -> Self {
         self.value_threshold = bytes;
@@ -338,6 +329,9 @@ mod tests {
         let name = |r: Result<()>| r.unwrap_err().to_string();
         assert!(name(Options::new().memtable_bytes(1).check()).contains("memtable_bytes"));
         assert!(name(Options::new().cache_bytes(0).check()).contains("cache_bytes"));
+        assert!(
+            name(Options::new().create_if_missing(false).memtable_bytes(1 << 45).check()).contains("16 TiB")
+        );
         assert!(name(Options::new().background_threads(1000).check()).contains("background_threads"));
         let sub = |o: SubtableOptions| name(o.check(8 << 20));
         assert!(sub(SubtableOptions::new().block_bytes(100)).contains("block_bytes"));

@@ -15,8 +15,10 @@ use crate::read::resume::Lookup;
 
 /// A subtable of an open database: an ordered map from keys to values. Cloning is cheap and shares it.
 ///
-/// The handle keeps the database open. After the subtable is dropped every operation on it fails with
-/// [`crate::ErrorKind::SubtableDropped`], but cursors that were open go on to their end.
+/// The handle does not keep the database open: once it is closed, or its last [`crate::Db`] has gone, writes fail with
+/// [`crate::ErrorKind::Closed`]. (The directory stays locked until the last handle and cursor have gone.) After the
+/// subtable is dropped every operation on it fails with [`crate::ErrorKind::SubtableDropped`], but cursors that were
+/// open go on to their end.
 #[derive(Clone, Debug)]
 pub struct Subtable {
     engine: Arc<Engine>,

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, MemoryBudget, Result, SubtableId};
 use terrane_cache::{Cache, CacheOptions, HeatSampler};
 use terrane_commit::{Buckets, Limits, Ring};
-use terrane_compaction::{Mode, Scheduler, SchedulerOptions};
+use terrane_compaction::{CpuDevice, Device, Mode, Scheduler, SchedulerOptions};
 use terrane_format::manifest::{Edit, LogPosition};
 use terrane_format::options::SubtableOptionsRecord;
 use terrane_media::{Media, Signal};
@@ -133,7 +133,12 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     };
     let scheduler_options =
         SchedulerOptions { mode, cpu_units: options.compaction_jobs(), ..SchedulerOptions::default() };
-    let scheduler = Scheduler::new(media.clone(), scheduler_options, Vec::new());
+    // Nothing but the processor yet: a check compares two runs of it.
+    let devices: Vec<Arc<dyn Device>> = match options.compaction_mode {
+        CompactionMode::Cpu => Vec::new(),
+        CompactionMode::Check => vec![Arc::new(CpuDevice::new(options.compaction_jobs()))],
+    };
+    let scheduler = Scheduler::new(media.clone(), scheduler_options, devices);
     let ring = Ring::new(RING_SLOTS, end / 8)?;
     let engine = Arc::new_cyclic(|me| Engine {
         database,
