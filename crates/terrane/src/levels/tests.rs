@@ -1,11 +1,13 @@
 //! The whole room at work: runs are written, installed, merged and reclaimed, with a crash or a failure at every call.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use terrane_base::{ErrorKind, Result};
 use terrane_format::manifest::Edit;
 use terrane_format::tombstone::RangeTombstones;
+use terrane_media::Media;
 use terrane_media::sim::{CrashKind, Fault, FaultPlan, SimMedia};
 
 use super::testkit::{Film, Record, T, UUID, blocks, create, dir, machine, records, small_form};
@@ -129,7 +131,7 @@ fn model(steps: u32) -> Vec<Content> {
 
 #[test]
 fn a_crash_at_any_call_keeps_every_step_and_never_reuses_space_that_is_referred_to() {
-    const STEPS: u32 = 9;
+    const STEPS: u32 = 11;
     let model = model(STEPS + 8);
     let media = machine(1);
     let film = Film::of(&media);
@@ -141,7 +143,7 @@ fn a_crash_at_any_call_keeps_every_step_and_never_reuses_space_that_is_referred_
     assert_eq!(engine.content().unwrap(), model[STEPS as usize]);
     engine.assert_nothing_leaked("at the end");
     media.on_op(None);
-    film.crashes(1, |media, done, label| {
+    film.crashes(2, |media, done, label| {
         let mut engine = Engine::open(&media).unwrap_or_else(|e| panic!("{label}: {e}"));
         let content = engine.content().unwrap_or_else(|e| panic!("{label}: {e}"));
         let found = if content.is_empty() { 0 } else { engine.steps() as usize };
@@ -154,6 +156,36 @@ fn a_crash_at_any_call_keeps_every_step_and_never_reuses_space_that_is_referred_
         engine.assert_nothing_leaked(label);
         drop(engine);
         assert!(Engine::open(&media).unwrap().content().unwrap() == model[found + 2], "{label}");
+    });
+}
+
+#[test]
+fn a_crash_while_recovering_from_a_crash_loses_nothing() {
+    const STEPS: u32 = 5;
+    let model = model(STEPS + 1);
+    let media = machine(3);
+    let mut engine = Engine::open(&media).unwrap();
+    for n in 0..STEPS - 1 {
+        engine.step(n).unwrap();
+    }
+    let film = Film::of(&media);
+    engine.step(STEPS - 1).unwrap();
+    media.on_op(None);
+    film.crashes(1, |media, _, label| {
+        let film = Film::of(&media);
+        let found = Engine::open(&media).unwrap().content().unwrap();
+        film.acknowledge();
+        media.create_dir_all(Path::new("/elsewhere")).unwrap();
+        media.on_op(None);
+        let (before, after) = (&model[STEPS as usize - 1], &model[STEPS as usize]);
+        film.crashes(1, |media, recovered, inner| {
+            let again = Engine::open(&media)
+                .unwrap()
+                .content()
+                .unwrap_or_else(|e| panic!("{label}, then {inner}: {e}"));
+            let legal = again == *before || again == *after;
+            assert!(legal && (recovered == 0 || again == found), "{label}, then {inner}");
+        });
     });
 }
 

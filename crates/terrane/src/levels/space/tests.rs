@@ -59,7 +59,7 @@ fn read(space: &Space, a: &Alloc) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn no_unit_has_two_owners_and_content_stays(ops in prop::collection::vec((0u8..4, 1u32..20), 1..70), seed: u64) {
         let media = machine(seed);
