@@ -1,0 +1,220 @@
+//! One bit of a closed database is flipped: every read is right or a typed error, and `check` sees whatever a read sees.
+//!
+//! `TERRANE_FLIPS` sets at how many random positions (default 400, the long form is 10000), `TERRANE_SEED` from which
+//! seed on.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use support::*;
+use terrane::media::Media;
+use terrane::media::sim::{CrashKind, Image, SimMedia};
+use terrane::{Db, ErrorKind, ReadOptions};
+
+fn env(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// A closed database with something of everything: levels, range deletes, large values, and records that only the log
+/// holds.
+fn closed(seed: u64) -> (Image, Model) {
+    let mut rng = Rng(seed);
+    let (media, db) = fresh(seed, &tiny()).unwrap();
+    let mut model = empty_model();
+    for _ in 0..600 {
+        let step = op(&mut rng, 300);
+        run(&db, &media, &step).unwrap();
+        apply(&mut model, &step);
+    }
+    for step in [Op::Compact(0), Op::Flush(1)] {
+        run(&db, &media, &step).unwrap();
+    }
+    for _ in 0..30 {
+        let step = op(&mut rng, 300);
+        if let Op::Write { .. } = step {
+            run(&db, &media, &step).unwrap();
+            apply(&mut model, &step);
+        }
+    }
+    db.close().unwrap();
+    (media.image(), model)
+}
+
+/// All files of the database, with their lengths.
+fn files(media: &SimMedia) -> Vec<(String, u64)> {
+    media.list(dir()).unwrap().into_iter().filter(|e| e.len > 0).map(|e| (e.name, e.len)).collect()
+}
+
+/// What came of one flip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    Harmless,
+    RefusedToOpen,
+    ReadFailed,
+    /// Only `check` saw it.
+    CheckFailed,
+}
+
+fn typed(e: &terrane::Error, what: &str) -> Result<(), String> {
+    match e.kind() {
+        ErrorKind::Corruption | ErrorKind::NewerFormat => Ok(()),
+        ErrorKind::NotFound if what == "open" => Ok(()),
+        _ => Err(format!("{what}: an error of the wrong kind: {e}")),
+    }
+}
+
+/// Reads everything in every way and compares; says whether a read failed.
+fn read_all(db: &Db, model: &Model) -> Result<bool, String> {
+    let mut failed = false;
+    let mut fail = |e: terrane::Error, what: &str| {
+        failed = true;
+        typed(&e, what)
+    };
+    for (t, want) in model.iter().enumerate() {
+        let Some(want) = want else { continue };
+        let table = match db.subtable(&name(t)) {
+            Ok(t) => t,
+            Err(e) => return Err(format!("t{t} is gone: {e}")),
+        };
+        for n in 0..300 {
+            let k = format!("k{n:04}").into_bytes();
+            match table.get(&k) {
+                Ok(v) if v.as_ref() == want.get(&k) => {}
+                Ok(v) => return Err(format!("get t{t} k{n:04}: {:?} bytes", v.map(|v| v.len()))),
+                Err(e) => fail(e, "get")?,
+            }
+        }
+        for backwards in [false, true] {
+            let range = table.range(ReadOptions::new()).map_err(|e| e.to_string())?;
+            let walked: terrane::Result<BTreeMap<_, _>> =
+                if backwards { range.rev().collect() } else { range.collect() };
+            match walked {
+                Ok(got) if got == *want => {}
+                Ok(got) => {
+                    let d = difference(&vec![Some(got)], &vec![Some(want.clone())]);
+                    return Err(format!("scan t{t} (backwards: {backwards}): {d:?}"));
+                }
+                Err(e) => fail(e, "scan")?,
+            }
+        }
+    }
+    Ok(failed)
+}
+
+fn flip(image: &Image, model: &Model, file: &str, bit: u64) -> Result<Outcome, String> {
+    let media = image.crash(CrashKind::Process, 1);
+    media.flip_bit(&dir().join(file), bit).map_err(|e| e.to_string())?;
+    let db = match open(&media, &tiny().create_if_missing(true)) {
+        Ok(db) => db,
+        Err(e) => return typed(&e, "open").map(|()| Outcome::RefusedToOpen),
+    };
+    let failed = read_all(&db, model)?;
+    let report = db.check(|_| true).map_err(|e| format!("check: {e}"))?;
+    for e in &report.damage {
+        typed(e, "check")?;
+    }
+    match (failed, report.is_clean()) {
+        (true, true) => Err("a read failed, but check found nothing".into()),
+        (true, false) => Ok(Outcome::ReadFailed),
+        (false, false) => Ok(Outcome::CheckFailed),
+        (false, true) => Ok(Outcome::Harmless),
+    }
+}
+
+#[test]
+fn a_flipped_bit_never_gives_a_wrong_answer() {
+    let flips = env("TERRANE_FLIPS", 400);
+    let seed = env("TERRANE_SEED", 1);
+    let mut counts: BTreeMap<(String, Outcome), u64> = BTreeMap::new();
+    let mut failures = Vec::new();
+    for round in 0..flips.div_ceil(2000).max(1) {
+        let (image, model) = closed(seed + round);
+        let files = files(&image.crash(CrashKind::Process, 0));
+        let total: u64 = files.iter().map(|f| f.1).sum();
+        let mut rng = Rng(seed + round);
+        for i in 0..flips.min(2000).min(flips - round * 2000) {
+            // Half of them anywhere, half in a file chosen first, so that small files are not forgotten.
+            let (file, byte) = if i % 2 == 0 {
+                let mut at = rng.below(total);
+                let file = files.iter().find(|f| {
+                    let here = at < f.1;
+                    at -= if here { 0 } else { f.1 };
+                    here
+                });
+                (file.unwrap(), at)
+            } else {
+                let file = &files[rng.below(files.len() as u64) as usize];
+                (file, rng.below(if i % 4 == 1 { file.1 } else { file.1.min(16 << 10) }))
+            };
+            let bit = byte * 8 + rng.below(8);
+            let outcome = catch_unwind(AssertUnwindSafe(|| flip(&image, &model, &file.0, bit)))
+                .unwrap_or_else(|_| Err("panic".into()));
+            match outcome {
+                Ok(o) => {
+                    let kind = file.0.split('-').next().unwrap_or_default().to_owned();
+                    *counts.entry((kind, o)).or_default() += 1;
+                }
+                Err(e) => failures.push(format!("seed {}: {} bit {bit}: {e}", seed + round, file.0)),
+            }
+        }
+    }
+    println!("{flips} flips: {counts:?}");
+    assert!(failures.is_empty(), "{} of {flips}:\n{}", failures.len(), failures[..failures.len().min(20)].join("\n"));
+    assert!(counts.keys().any(|(_, o)| *o == Outcome::ReadFailed), "the flips hit no data");
+}
+
+/// A flip of a bit that nothing covers would show here first: every bit of the small files' first sectors.
+#[test]
+fn every_bit_of_the_superblock_is_covered() {
+    let (image, model) = closed(7);
+    let media = image.crash(CrashKind::Process, 0);
+    let len = files(&media).iter().find(|f| f.0 == "SUPER").map(|f| f.1).unwrap();
+    let mut refused = 0;
+    for bit in 0..len * 8 {
+        match flip(&image, &model, "SUPER", bit) {
+            Ok(Outcome::RefusedToOpen) => refused += 1,
+            Ok(other) => panic!("bit {bit}: {other:?}"),
+            Err(e) => panic!("bit {bit}: {e}"),
+        }
+    }
+    assert_eq!(refused, len * 8);
+}
+
+#[test]
+fn damage_in_one_subtable_leaves_the_others_readable() {
+    let (image, model) = closed(11);
+    let mut hits = 0;
+    let names = files(&image.crash(CrashKind::Process, 0));
+    let (data, len) = names.iter().find(|f| f.0.starts_with("data-")).unwrap();
+    let mut rng = Rng(3);
+    for _ in 0..60 {
+        let media = image.crash(CrashKind::Process, 1);
+        let bit = (64 << 13) + rng.below(len * 8 - (64 << 13));
+        media.flip_bit(&dir().join(data), bit).unwrap();
+        let Ok(db) = open(&media, &tiny()) else { continue };
+        let readable = |t: usize| {
+            let table = db.subtable(&name(t)).unwrap();
+            let all: terrane::Result<BTreeMap<_, _>> = table.range(ReadOptions::new()).unwrap().collect();
+            match all {
+                Ok(all) => {
+                    assert_eq!(Some(all), model[t]);
+                    true
+                }
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+                    assert!(e.file().is_some() && e.offset().is_some(), "no place: {e}");
+                    assert_eq!(e.subtable(), Some(&*name(t)), "{e}");
+                    false
+                }
+            }
+        };
+        let bad = (0..TABLES).filter(|t| !readable(*t)).count();
+        assert!(bad <= 1, "one bit spoiled {bad} subtables");
+        hits += bad;
+        let _: Arc<SimMedia> = media;
+    }
+    assert!(hits > 0, "no flip hit a record");
+}
