@@ -2,7 +2,8 @@
 //!
 //! For each extent: the section checksums that the manifest holds, every block against its index entry, order within and
 //! across blocks, counts, bounds. For each subtable: levels sorted and disjoint, at most four L0 runs, and *newer above
-//! older* for every key (design rule 8), by merging all levels. Large values against their references.
+//! older* for every key (design rule 8), by merging all levels. Large values against their references,
+//! those of memtables included.
 //!
 //! Damage is collected, not thrown: one bad block does not hide the next.
 
@@ -122,6 +123,13 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
                     self.report.stopped = true;
                     return;
                 }
+            }
+        }
+        // Values of records that only memtables hold yet; superseded ones are whole too.
+        for value in state.memtables.iter().flat_map(|m| m.values()) {
+            self.report.large_values += 1;
+            if let Err(e) = self.engine.space.read_value(&value) {
+                self.damage(e);
             }
         }
         // Across levels only if each level by itself can be read.

@@ -247,6 +247,7 @@ impl Engine {
     /// Writes everything of `table` that is in memtables out, and waits.
     pub(crate) fn flush_table(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
         table.check_alive()?;
+        self.check_writable()?;
         self.freeze_now(table);
         self.trouble.store(None);
         self.schedule_flush(table);
@@ -257,6 +258,11 @@ impl Engine {
                 return true;
             }
             if table.is_dropped() || table.frozen().is_empty() {
+                return true;
+            }
+            // Nothing that is not settled by now ever will be.
+            if let Err(e) = self.check_writable() {
+                failed = Some(e);
                 return true;
             }
             if !table.has_l0_room() {

@@ -22,7 +22,7 @@ use terrane_format::batch::{EntryHeader, EntryKind, Ops, entry_len};
 use terrane_format::value_ref::ValueRef;
 
 use crate::batch::WriteBatch;
-use crate::db::engine::Engine;
+use crate::db::engine::{Engine, log_poisoned};
 use crate::db::table::Table;
 use crate::options::Durability;
 
@@ -236,10 +236,7 @@ impl Orderer<GroupEntry> for Engine {
             Some(e) => e.failed.clone(),
         });
         if failed.is_none() && self.log.is_poisoned() {
-            failed = Some(
-                Error::new(ErrorKind::Poisoned, "an earlier write or flush of the log failed")
-                    .with_hint("close and reopen the database"),
-            );
+            failed = Some(log_poisoned());
         }
         if failed.is_none() {
             self.log.advance(end);

@@ -136,7 +136,11 @@ impl Engine {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the database is being closed"));
         }
-        self.poison.check()
+        self.poison.check()?;
+        if self.log.is_poisoned() {
+            return Err(log_poisoned());
+        }
+        Ok(())
     }
 
     pub(crate) fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
@@ -235,7 +239,10 @@ impl Engine {
         }
         self.counters.full_waits.add(1);
         let began = self.media.now();
+        // What stood in the way may be gone: background work is tried again before anybody is refused.
+        self.trouble.store(None);
         self.schedule_flushes();
+        self.schedule_compactions();
         let mut trouble = None;
         self.progress.wait_until(&*self.media, || {
             if self.memory.used() < self.memory.limit() {
@@ -255,9 +262,15 @@ impl Engine {
         }
     }
 
-    /// Refuses all later writes.
+    /// Records why background work stands still, and tells those who wait for it.
     pub(crate) fn note_trouble(&self, e: &Error) {
         self.trouble.store(Some(Arc::new(e.clone())));
         self.progress.notify_all();
     }
+}
+
+/// Every write after a failed one of the log.
+pub(crate) fn log_poisoned() -> Error {
+    Error::new(ErrorKind::Poisoned, "an earlier write or flush of the log failed")
+        .with_hint("reads go on; close and reopen the database to write again")
 }

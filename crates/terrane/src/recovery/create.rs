@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_base::{Error, ErrorKind, Result};
-use terrane_media::{LockGuard, Media};
+use terrane_media::{DirEntry, LockGuard, Media};
 
 use crate::levels::{ManifestStore, Poison};
 use crate::options::Options;
@@ -18,9 +18,11 @@ const PREFIXES: [&str; 3] = ["data-", "log-", "manifest-"];
 
 fn is_ours(name: &str) -> bool {
     NAMES.contains(&name)
-        || PREFIXES.iter().any(|p| {
-            name.strip_prefix(p).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-        })
+        || PREFIXES.iter().any(|p| is_numbered(p, name))
+}
+
+fn is_numbered(prefix: &str, name: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Makes sure that `dir` holds a database, takes its lock and returns it.
@@ -31,9 +33,6 @@ pub(crate) fn prepare(shared: &Arc<dyn Media>, dir: &Path, options: &Options) ->
             return Err(not_a_database(dir));
         }
         media.create_dir_all(dir)?;
-        if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-            media.sync_dir(parent)?;
-        }
     }
     let exists = ManifestStore::exists(media, dir)?;
     if !exists && !options.create_if_missing {
@@ -47,6 +46,16 @@ pub(crate) fn prepare(shared: &Arc<dyn Media>, dir: &Path, options: &Options) ->
             );
         }
         return Ok(lock);
+    }
+    // No creation that was cut short leaves log files behind, and the log may hold all there is.
+    if let Some(log) = media.list(dir)?.into_iter().find(|e| is_numbered("log-", &e.name)) {
+        return Err(Error::corruption(format!("there are log files ({}), but no superblock", log.name))
+            .with_file(dir.join("SUPER"))
+            .with_hint("restore the file SUPER from a backup; nothing was changed"));
+    }
+    // Even a directory that was there: an attempt before this one may have made it and failed here.
+    if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+        media.sync_dir(parent)?;
     }
     let uuid = uuid(media);
     drop(ManifestStore::create(shared.clone(), dir, uuid, Arc::new(Poison::new()))?);
@@ -67,14 +76,18 @@ pub(crate) fn destroy(media: &dyn Media, dir: &Path) -> Result<()> {
         return Err(not_a_database(dir));
     }
     let lock = media.lock(&dir.join(LOCK))?;
-    // The superblock goes first: half a destroyed database must not open.
-    media.remove_file(&dir.join("SUPER"))?;
-    media.sync_dir(dir)?;
-    for entry in media.list(dir)? {
-        if is_ours(&entry.name) && !entry.is_dir {
+    // The manifest goes first: half a destroyed database must not open. The superblock goes last: it must be possible to
+    // destroy the rest.
+    let ours = |e: &&DirEntry| is_ours(&e.name) && !e.is_dir && e.name != "SUPER";
+    let (manifests, others): (Vec<_>, Vec<_>) =
+        media.list(dir)?.into_iter().filter(|e| ours(&e)).partition(|e| e.name.starts_with("manifest-"));
+    for group in [manifests, others] {
+        for entry in group {
             media.remove_file(&dir.join(&entry.name))?;
         }
+        media.sync_dir(dir)?;
     }
+    media.remove_file(&dir.join("SUPER"))?;
     media.remove_file(&dir.join(LOCK))?;
     drop(lock);
     media.sync_dir(dir)?;

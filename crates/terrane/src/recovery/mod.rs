@@ -78,6 +78,10 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         ids.saw_value(value.id);
     }
     let space = Arc::new(survey.finish()?);
+    // Records that only the tail has are about to become durable: the large values that they refer to go first.
+    if memtables.values().any(|m| !m.values().is_empty()) {
+        space.sync_all()?;
+    }
 
     // A higher generation is durable before anything is appended; what an older one left beyond this point is void.
     let generation = state.log.generation + 1;

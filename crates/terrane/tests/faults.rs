@@ -1,0 +1,417 @@
+//! An error at every I/O call of a history: each operation succeeds or says what went wrong, nothing acknowledged is
+//! lost, nothing wrong is read, and what failed half way has happened whole or not at all.
+//!
+//! `TERRANE_STRIDE` = 1 makes every call fail in turn (default: every 29th, from an offset that follows from the kind of
+//! fault), `TERRANE_SEEDS` sets how many histories, `TERRANE_SEED` runs one.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use support::*;
+use terrane::media::sim::{CrashKind, Fault, FaultPlan, OpKind, SimMedia};
+use terrane::{Db, Error, ErrorKind};
+
+fn env(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+fn seeds(default: u64) -> Vec<u64> {
+    match std::env::var("TERRANE_SEED").ok().and_then(|v| v.parse().ok()) {
+        Some(one) => vec![one],
+        None => (0..env("TERRANE_SEEDS", default)).collect(),
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Op(Op),
+    Create(usize),
+    Drop(usize),
+    Reopen,
+}
+
+/// A history with something of everything.
+fn history(seed: u64, len: usize) -> Vec<Step> {
+    let mut rng = Rng(seed);
+    let mut steps = vec![Step::Reopen];
+    steps.extend((0..TABLES).map(Step::Create));
+    while steps.len() < len {
+        let t = rng.below(TABLES as u64) as usize;
+        let next = match rng.below(40) {
+            0..=2 => Step::Op(Op::Flush(t)),
+            3 => Step::Op(Op::Compact(t)),
+            4 => {
+                steps.push(Step::Drop(t));
+                steps.push(Step::Op(op(&mut rng, 60)));
+                Step::Create(t)
+            }
+            5 => Step::Reopen,
+            6..=8 => Step::Op(Op::Background),
+            _ => match op(&mut rng, 60) {
+                Op::Recreate(_) => Step::Op(Op::Background),
+                other => Step::Op(other),
+            },
+        };
+        steps.push(next);
+    }
+    steps.push(Step::Reopen);
+    steps
+}
+
+fn take(model: &Model, step: &Step) -> Model {
+    let mut next = model.clone();
+    match step {
+        Step::Op(op) => apply(&mut next, op),
+        Step::Create(t) => next[*t] = Some(BTreeMap::new()),
+        Step::Drop(t) => next[*t] = None,
+        Step::Reopen => {}
+    }
+    next
+}
+
+/// What a run came to.
+#[derive(Debug, Default)]
+struct Tally {
+    runs: u64,
+    errors: BTreeMap<&'static str, u64>,
+    /// Runs that ended because stored bytes were damaged, and were found out.
+    found_out: u64,
+    failures: Vec<String>,
+}
+
+/// A history under a fault.
+struct Run {
+    media: Arc<SimMedia>,
+    fault: Fault,
+    db: Option<Db>,
+    /// What was acknowledged.
+    model: Model,
+    /// What there may be after reopening instead: with the one operation that failed.
+    doubt: Option<Model>,
+    /// What is safe from a power failure, and what came since.
+    synced: Model,
+    since: Vec<Step>,
+    errors: BTreeMap<&'static str, u64>,
+    /// A call failed.
+    hit: bool,
+}
+
+/// Stored bytes are damaged, by a flip that was asked for: the run ends.
+enum Stop {
+    FoundOut,
+    Wrong(String),
+}
+
+type Outcome<T> = Result<T, Stop>;
+
+fn wrong<T>(what: impl Into<String>) -> Outcome<T> {
+    Err(Stop::Wrong(what.into()))
+}
+
+impl Run {
+    fn new(seed: u64, plan: FaultPlan, fault: Fault) -> Run {
+        let media = SimMedia::new(seed);
+        media.set_fault(Some(plan));
+        let model: Model = vec![None; TABLES];
+        Run {
+            media,
+            fault,
+            db: None,
+            doubt: None,
+            synced: model.clone(),
+            since: Vec::new(),
+            model,
+            errors: BTreeMap::new(),
+            hit: false,
+        }
+    }
+
+    /// Counts an error in; only some kinds make sense.
+    fn typed(&mut self, e: &Error, what: &str) -> Outcome<()> {
+        *self.errors.entry(e.kind().as_str()).or_default() += 1;
+        match e.kind() {
+            ErrorKind::Io | ErrorKind::OutOfSpace | ErrorKind::Poisoned => Ok(()),
+            ErrorKind::Corruption | ErrorKind::NewerFormat if self.fault == Fault::BitFlip => Ok(()),
+            _ => wrong(format!("{what}: an error of the wrong kind: {e}")),
+        }
+    }
+
+    /// What the open database shows. A read may fail once; then it must go on.
+    fn shown(&mut self) -> Outcome<Model> {
+        let Some(db) = &self.db else { return wrong("not open") };
+        let e = match contents(db) {
+            Ok(m) => return Ok(m),
+            Err(e) => e,
+        };
+        let again = contents(db);
+        self.typed(&e, "reading")?;
+        match again {
+            Ok(m) => Ok(m),
+            Err(e) if self.fault == Fault::BitFlip => {
+                self.typed(&e, "reading again")?;
+                Err(Stop::FoundOut)
+            }
+            Err(e) => wrong(format!("reads do not go on: {e}")),
+        }
+    }
+
+    fn open(&mut self) -> Outcome<()> {
+        let db = match open(&self.media, &tiny()) {
+            Ok(db) => db,
+            Err(e) => {
+                self.typed(&e, "opening")?;
+                match open(&self.media, &tiny()) {
+                    Ok(db) => db,
+                    Err(e) if self.fault == Fault::BitFlip => {
+                        self.typed(&e, "opening again")?;
+                        return Err(Stop::FoundOut);
+                    }
+                    Err(e) => return wrong(format!("does not open after a failed opening: {e}")),
+                }
+            }
+        };
+        self.db = Some(db);
+        let got = self.shown()?;
+        if let Some(d) = difference(&got, &self.model) {
+            match self.doubt.take() {
+                Some(doubt) if difference(&got, &doubt).is_none() => self.model = doubt,
+                Some(doubt) => {
+                    let e = difference(&got, &doubt);
+                    return wrong(format!("after opening: {d}; with the failed operation: {e:?}"));
+                }
+                None => return wrong(format!("after opening: {d}")),
+            }
+        }
+        self.doubt = None;
+        // Recovery makes durable what it found.
+        self.synced = self.model.clone();
+        self.since.clear();
+        Ok(())
+    }
+
+    fn close(&mut self) -> Outcome<()> {
+        let Some(db) = self.db.take() else { return Ok(()) };
+        let closed = db.close();
+        self.media.run_all();
+        match closed {
+            Ok(()) => {
+                self.synced = self.model.clone();
+                self.since.clear();
+                Ok(())
+            }
+            Err(e) => self.typed(&e, "closing"),
+        }
+    }
+
+    fn acknowledged(&mut self, step: &Step, sync: bool) {
+        self.model = take(&self.model, step);
+        // Had the one before failed for good it would be refused now: so it has not happened.
+        self.doubt = None;
+        if sync {
+            self.synced = self.model.clone();
+            self.since.clear();
+        } else {
+            self.since.push(step.clone());
+        }
+    }
+
+    fn step(&mut self, step: &Step) -> Outcome<()> {
+        let exists = |t: &usize| self.model[*t].is_some();
+        let step = match step {
+            Step::Reopen => {
+                self.close()?;
+                return self.open();
+            }
+            Step::Create(t) if exists(t) => return Ok(()),
+            Step::Drop(t) if !exists(t) => return Ok(()),
+            Step::Op(Op::Flush(t) | Op::Compact(t)) if !exists(t) => return Ok(()),
+            Step::Op(Op::Write { changes, sync }) => {
+                let mut changes = changes.clone();
+                changes.retain(|c| match c {
+                    Change::Put { table, .. }
+                    | Change::Delete { table, .. }
+                    | Change::DeleteRange { table, .. } => exists(table),
+                });
+                &Step::Op(Op::Write { changes, sync: *sync })
+            }
+            other => other,
+        };
+        let Some(db) = &self.db else { return wrong("not open") };
+        let done = match step {
+            Step::Op(op) => run(db, &self.media, op),
+            Step::Create(t) => db.create_subtable(&name(*t), tiny_table()).map(|_| ()),
+            Step::Drop(t) => db.drop_subtable(&name(*t)),
+            Step::Reopen => Ok(()),
+        };
+        let changes = !matches!(step, Step::Op(Op::Flush(_) | Op::Compact(_) | Op::Sync | Op::Background));
+        match done {
+            Ok(()) if changes => {
+                let sync = matches!(step, Step::Op(Op::Write { sync: true, .. }));
+                self.acknowledged(step, sync);
+            }
+            Ok(()) if matches!(step, Step::Op(Op::Sync)) => {
+                self.synced = self.model.clone();
+                self.since.clear();
+            }
+            Ok(()) => {}
+            Err(e) => {
+                self.typed(&e, "an operation")?;
+                // One that a poisoned database refuses was not begun.
+                if changes && (self.doubt.is_none() || e.kind() != ErrorKind::Poisoned) {
+                    self.doubt = Some(take(&self.model, step));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_shown(&mut self, when: &str) -> Outcome<()> {
+        let got = self.shown()?;
+        match difference(&got, &self.model) {
+            None => Ok(()),
+            Some(d) => wrong(format!("{when}: {d}")),
+        }
+    }
+
+    /// Power fails: what was synced is there, of the rest a prefix.
+    fn check_power_failure(&mut self, when: &str) -> Outcome<()> {
+        let media = self.media.image().crash(CrashKind::PowerLost, 5);
+        let got = match open(&media, &tiny()).and_then(|db| contents(&db)) {
+            Ok(got) => got,
+            Err(e) if self.fault == Fault::BitFlip => {
+                self.typed(&e, when)?;
+                return Err(Stop::FoundOut);
+            }
+            Err(e) => return wrong(format!("{when}: {e}")),
+        };
+        for k in (0..=self.since.len()).rev() {
+            let mut model = self.synced.clone();
+            for (i, s) in self.since.iter().enumerate() {
+                // What creates and drops subtables is durable by itself.
+                if i < k || !matches!(s, Step::Op(_)) {
+                    model = take(&model, s);
+                }
+            }
+            if difference(&got, &model).is_none() {
+                return Ok(());
+            }
+        }
+        if self.doubt.as_ref().is_some_and(|d| difference(&got, d).is_none()) {
+            return Ok(());
+        }
+        wrong(format!("{when}: {:?}", difference(&got, &self.model)))
+    }
+
+    fn go(&mut self, steps: &[Step]) -> Outcome<()> {
+        for (i, step) in steps.iter().enumerate() {
+            let at = |s: Stop| match s {
+                Stop::Wrong(e) => Stop::Wrong(format!("step {i} {:.60}: {e}", format!("{step:?}"))),
+                other => other,
+            };
+            let done = self.step(step);
+            let first = !self.hit && self.media.faults_hit() > 0;
+            self.hit |= first;
+            done.map_err(at)?;
+            if first {
+                self.check_shown("after the fault").map_err(at)?;
+                self.check_power_failure("a power failure after the fault").map_err(at)?;
+            }
+        }
+        self.check_shown("at the end")?;
+        self.media.set_fault(None);
+        self.close()?;
+        self.open()?;
+        let Some(db) = &self.db else { return wrong("not open") };
+        if let Err(e) = db.sync() {
+            return wrong(format!("a reopened database takes no writes: {e}"));
+        }
+        let report = db.check(|_| true);
+        match report {
+            Ok(r) if r.is_clean() => {}
+            Ok(_) if self.fault == Fault::BitFlip => return Err(Stop::FoundOut),
+            other => return wrong(format!("check: {other:?}")),
+        }
+        self.check_power_failure("a power failure after reopening")
+    }
+}
+
+/// Runs `steps` under `plan`; false if no call failed.
+fn under(seed: u64, steps: &[Step], plan: FaultPlan, fault: Fault, tally: &mut Tally) -> bool {
+    let what = format!("seed {seed} {plan:?}");
+    let mut run = Run::new(seed, plan, fault);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let outcome = run.go(steps);
+        run.db = None;
+        outcome
+    }));
+    tally.runs += 1;
+    for (kind, n) in std::mem::take(&mut run.errors) {
+        *tally.errors.entry(kind).or_default() += n;
+    }
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(Stop::FoundOut)) => tally.found_out += 1,
+        Ok(Err(Stop::Wrong(e))) => tally.failures.push(format!("{what}: {e}")),
+        Err(_) => {
+            tally.failures.push(format!("{what}: panic"));
+            std::mem::forget(run.db.take());
+        }
+    }
+    run.hit
+}
+
+fn each_call(fault: Fault, offset: u64, plan: impl Fn(FaultPlan) -> FaultPlan) {
+    let stride = env("TERRANE_STRIDE", 29);
+    let mut tally = Tally::default();
+    let mut calls = 0;
+    for seed in seeds(1) {
+        let steps = history(seed, 70);
+        let plain = Run::new(seed, FaultPlan::nth(u64::MAX, fault), fault).go(&steps);
+        if let Err(Stop::Wrong(e)) = plain {
+            panic!("seed {seed}, without a fault: {e}");
+        }
+        let mut n = offset % stride;
+        while under(seed, &steps, plan(FaultPlan::nth(n, fault)), fault, &mut tally) {
+            n += stride;
+        }
+        calls += n;
+    }
+    println!(
+        "{fault:?}: {} runs over {calls} calls, {} found out, errors {:?}, {} failures",
+        tally.runs,
+        tally.found_out,
+        tally.errors,
+        tally.failures.len()
+    );
+    let some = &tally.failures[..tally.failures.len().min(12)];
+    assert!(tally.failures.is_empty(), "{} failures:\n{}", tally.failures.len(), some.join("\n"));
+}
+
+#[test]
+fn an_io_error_at_any_call_loses_nothing() {
+    each_call(Fault::Io, 3, |p| p);
+}
+
+#[test]
+fn a_full_device_at_any_call_loses_nothing() {
+    each_call(Fault::NoSpace, 11, |p| p);
+}
+
+#[test]
+fn a_short_transfer_at_any_call_loses_nothing() {
+    each_call(Fault::Short, 17, |p| p);
+}
+
+#[test]
+fn a_bit_flipped_at_any_call_is_found_out() {
+    each_call(Fault::BitFlip, 23, |p| p);
+}
+
+/// After a failed flush nothing is acknowledged any more that a power failure could take.
+#[test]
+fn a_failed_flush_at_any_call_never_acknowledges_what_is_not_safe() {
+    each_call(Fault::Io, 0, |p| p.only(&[OpKind::Sync, OpKind::SyncDir]));
+}
