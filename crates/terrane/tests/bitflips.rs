@@ -162,7 +162,12 @@ fn a_flipped_bit_never_gives_a_wrong_answer() {
         }
     }
     println!("{flips} flips: {counts:?}");
-    assert!(failures.is_empty(), "{} of {flips}:\n{}", failures.len(), failures[..failures.len().min(20)].join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {flips}:\n{}",
+        failures.len(),
+        failures[..failures.len().min(20)].join("\n")
+    );
     assert!(counts.keys().any(|(_, o)| *o == Outcome::ReadFailed), "the flips hit no data");
 }
 

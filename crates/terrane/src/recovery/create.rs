@@ -17,8 +17,7 @@ const NAMES: [&str; 3] = ["SUPER", "SUPER.tmp", "tail"];
 const PREFIXES: [&str; 3] = ["data-", "log-", "manifest-"];
 
 fn is_ours(name: &str) -> bool {
-    NAMES.contains(&name)
-        || PREFIXES.iter().any(|p| is_numbered(p, name))
+    NAMES.contains(&name) || PREFIXES.iter().any(|p| is_numbered(p, name))
 }
 
 fn is_numbered(prefix: &str, name: &str) -> bool {
