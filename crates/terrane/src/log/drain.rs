@@ -102,7 +102,6 @@ impl Shared {
         self.live.lock().extend(new);
         // Release: whoever sees the LSN may store over the ring's bytes below it.
         self.written.store(writer.written(), Ordering::Release);
-        self.frames.add(1);
         Ok(())
     }
 
@@ -124,7 +123,6 @@ impl Shared {
             return Err(e);
         }
         self.durable.store(writer.written(), Ordering::Release);
-        self.syncs.add(1);
         Ok(())
     }
 

@@ -18,20 +18,20 @@
 //! manifest no longer needs the oldest part, [`Log::release_before`] takes its segments for new use. At open,
 //! [`Log::recover`] replays and [`Log::start`] goes on.
 //!
-//! # What it upholds (the numbers are the design's)
-//! 1. *Boot id.* The tail's header has the boot id; under another one the ring is not looked at ([`tail`]).
-//! 2. *Log before manifest; free after manifest.* [`Log::release_before`] is called once the edit is durable, and never
-//!    lets go of anything at or above the durable LSN. The other half is the engine's: it calls [`Log::sync_to`] first.
-//! 3. *Log end.* Frames carry LSN, generation and the LSN known durable, under checksums salted per use of the segment;
-//!    [`recover`] tells damage from the end. A recovery makes its generation valid, with everything that was there, by
-//!    one header sector before anything is appended; what older generations have from its start on is void ([`start`]).
-//!    A commit is acknowledged when all earlier bytes are written: the orderer advances in order, and flushing writes
-//!    everything up to the advanced LSN, in order, first.
-//! 4. *One writer per byte path.* Tail and segments are different files; frames go to fresh sectors only, under a mutex
-//!    ([`writer`]); the tail is allocated and prewritten by the media room; recovery reads it with `read`.
-//! 16. *Poison.* After a failed write or flush [`Log::admit`], [`Log::sync_to`] and everything that writes segments fail
-//!    with [`ErrorKind::Poisoned`] until the log is recovered anew. A device that is full is no such failure: preparing
-//!    segments ahead finds it out before anything is reserved ([`pool`]).
+//! # What it upholds (rules of the design, by number)
+//! * 1, *boot id*. The tail's header has the boot id; under another one the ring is not looked at ([`tail`]).
+//! * 2, *log before manifest, free after manifest*. [`Log::release_before`] is called once the edit is durable, and never
+//!   lets go of anything at or above the durable LSN. The other half is the engine's: it calls [`Log::sync_to`] first.
+//! * 3, *log end*. Frames carry LSN, generation and the LSN known durable, under checksums salted per use of the segment;
+//!   [`recover`] tells damage from the end. A recovery makes its generation valid, with everything that was there, by
+//!   one header sector before anything is appended; what older generations have from its start on is void ([`start`]).
+//!   A commit is acknowledged when all earlier bytes are written: the orderer advances in order, and flushing writes
+//!   everything up to the advanced LSN, in order, first.
+//! * 4, *one writer per byte path*. Tail and segments are different files; frames go to fresh sectors only, under a mutex
+//!   ([`writer`]); the tail is allocated and prewritten by the media room; recovery reads it with `read`.
+//! * 16, *poison*. After a failed write or flush [`Log::admit`], [`Log::sync_to`] and everything that writes segments
+//!   fail with [`ErrorKind::Poisoned`] until the log is recovered anew. A device that is full is no such failure:
+//!   preparing segments ahead finds it out before anything is reserved ([`pool`]).
 //!
 //! # Concurrency
 //! Everything is `&self`. Leaders write disjoint ranges in parallel; one orderer at a time advances; draining, flushing
@@ -59,7 +59,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use terrane_base::metrics::Counter;
 use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_media::{Media, Signal};
 
@@ -79,7 +78,7 @@ pub(crate) struct RecoverFrom {
     pub(crate) lsn: Lsn,
     /// The manifest proves the log durable up to here.
     pub(crate) durable: Lsn,
-    /// The newest open-generation that the manifest knows.
+    /// The newest open-generation that the manifest knows; none in the log may be newer.
     pub(crate) generation: u32,
     /// The manifest says that the database was closed: everything is in the segments, the tail is not looked at.
     pub(crate) clean: bool,
@@ -90,28 +89,7 @@ pub(crate) struct RecoverFrom {
 pub(crate) struct Recovered {
     /// Where the log ends: the next entry starts here.
     pub(crate) end: Lsn,
-    /// The open-generation that the log can go on under: higher than every one seen.
-    pub(crate) generation: u32,
-    /// Whether entries came from the tail.
-    pub(crate) tail_used: bool,
-    /// Entries given to the sink.
-    pub(crate) entries: u64,
     basis: Basis,
-}
-
-/// Counts since the log was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LogStats {
-    /// Frames written.
-    pub(crate) frames: u64,
-    /// Flushes that made the log durable further.
-    pub(crate) syncs: u64,
-    /// Segment files made.
-    pub(crate) segments_prepared: u64,
-    /// Segment files taken for new use.
-    pub(crate) segments_reused: u64,
-    /// Segments that hold part of the log.
-    pub(crate) segments_live: u64,
 }
 
 /// The log of an open database. All methods may be called from many threads. Cloning shares it.
@@ -122,7 +100,6 @@ pub(crate) struct Log(Arc<Shared>);
 struct Shared {
     media: Arc<dyn Media>,
     options: LogOptions,
-    generation: u32,
     tail: Tail,
     pool: Pool,
     writer: Mutex<Writer>,
@@ -140,16 +117,12 @@ struct Shared {
     closed: AtomicBool,
     poisoned: AtomicBool,
     cause: Mutex<Option<Error>>,
-    frames: Counter,
-    syncs: Counter,
 }
 
 impl Shared {
-    #[allow(clippy::too_many_arguments, reason = "called once; the parts are made one by one")]
     fn new(
         media: Arc<dyn Media>,
         options: LogOptions,
-        generation: u32,
         end: Lsn,
         tail: Tail,
         pool: Pool,
@@ -159,7 +132,6 @@ impl Shared {
         Shared {
             media,
             options,
-            generation,
             tail,
             pool,
             writer: Mutex::new(writer),
@@ -173,8 +145,6 @@ impl Shared {
             closed: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
             cause: Mutex::new(None),
-            frames: Counter::new(),
-            syncs: Counter::new(),
         }
     }
 
@@ -202,11 +172,6 @@ impl Shared {
 }
 
 impl Log {
-    /// The open-generation: every entry header written must bear it.
-    pub(crate) fn generation(&self) -> u32 {
-        self.0.generation
-    }
-
     /// Largest entry that [`Log::admit`] lets in, in bytes with header and padding.
     pub(crate) fn max_entry(&self) -> u64 {
         self.0.options.max_entry()
@@ -268,11 +233,6 @@ impl Log {
         self.0.durable.load(Ordering::Acquire)
     }
 
-    /// Below this, the log is written to segments, if not flushed.
-    pub(crate) fn written_lsn(&self) -> Lsn {
-        self.0.written.load(Ordering::Acquire)
-    }
-
     /// Below this, all entries are whole in the tail or in segments.
     pub(crate) fn advanced_lsn(&self) -> Lsn {
         self.0.advanced.load(Ordering::Acquire)
@@ -296,18 +256,6 @@ impl Log {
     /// Bytes of log from the oldest held to the newest.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.advanced_lsn() - self.oldest_lsn()
-    }
-
-    /// Counts for reports.
-    pub(crate) fn stats(&self) -> LogStats {
-        let (segments_prepared, segments_reused) = self.0.pool.counts();
-        LogStats {
-            frames: self.0.frames.get(),
-            syncs: self.0.syncs.get(),
-            segments_prepared,
-            segments_reused,
-            segments_live: self.0.live.lock().len() as u64,
-        }
     }
 
     /// Refuses further writes, then writes out and flushes everything. May be called again after an error.

@@ -75,7 +75,7 @@ pub(super) fn plan(media: &dyn Media, options: &LogOptions, from: &RecoverFrom) 
         segments: Vec::new(),
         unused: Vec::new(),
         last_number: 0,
-        generation: from.generation,
+        generation: 0,
         durable: from.durable.max(from.lsn),
     };
     for entry in media.list(&options.dir)? {

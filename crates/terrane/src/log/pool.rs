@@ -37,8 +37,6 @@ pub(super) struct Pool {
     current_room: AtomicU64,
     preparing: Mutex<()>,
     next_number: AtomicU64,
-    prepared: AtomicU64,
-    reused: AtomicU64,
 }
 
 impl Pool {
@@ -51,8 +49,6 @@ impl Pool {
             current_room: AtomicU64::new(0),
             preparing: Mutex::new(()),
             next_number: AtomicU64::new(next_number),
-            prepared: AtomicU64::new(0),
-            reused: AtomicU64::new(0),
         }
     }
 
@@ -116,7 +112,6 @@ impl Pool {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let bytes = self.options.segment_bytes;
         let segment = Segment::prepare(&*self.media, &self.options.dir, number, bytes)?;
-        self.prepared.fetch_add(1, Ordering::Relaxed);
         self.add(segment);
         Ok(())
     }
@@ -131,16 +126,10 @@ impl Pool {
     /// Takes a segment back from the log, or removes the file if there are spares enough.
     pub(super) fn give_back(&self, segment: Segment) -> Result<()> {
         if self.ready.load(Ordering::Relaxed) < MOST_SPARES || self.wants_more() {
-            self.reused.fetch_add(1, Ordering::Relaxed);
             self.add(segment);
             return Ok(());
         }
         // Should the name come back after a power failure, what it names is older than all that is needed.
         self.media.remove_file(&segment::path(&self.options.dir, segment.number))
-    }
-
-    /// Segments made, and segments used again, since the log was opened.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        (self.prepared.load(Ordering::Relaxed), self.reused.load(Ordering::Relaxed))
     }
 }

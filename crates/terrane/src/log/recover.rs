@@ -57,7 +57,7 @@ impl Log {
         let plan = plan(&**media, options, &from)?;
         let tail = TailImage::read(&**media, options, !from.clean)?;
 
-        let mut entries = Entries { next: from.lsn, carried: Vec::new(), count: 0, sink };
+        let mut entries = Entries { next: from.lsn, carried: Vec::new(), sink };
         let mut stream = Stream::new(&plan.segments, from.lsn);
         while let Some((lsn, bytes)) = stream.next()? {
             let fed = entries.feed(lsn, bytes);
@@ -83,7 +83,6 @@ impl Log {
         let mut from_tail = Vec::new();
         let mut durable = plan.durable.max(stream.durable());
         let mut generation = plan.generation;
-        let in_segments = entries.next;
         if let Some(tail) = &tail {
             durable = durable.max(tail.header.base_lsn);
             generation = generation.max(tail.header.generation);
@@ -103,22 +102,15 @@ impl Log {
         if end < durable {
             return Err(lost(format!("the log ends at LSN {end}, but was durable up to LSN {durable}")));
         }
-        let Some(generation) = generation.checked_add(1) else {
-            return Err(Error::corruption("the log's generations are used up").with_file(&options.dir));
-        };
-        Ok(Recovered {
-            end,
-            generation,
-            tail_used: end > in_segments,
-            entries: entries.count,
-            basis: Basis {
-                oldest: from.lsn,
-                durable: durable.min(segments_end),
-                segments_end,
-                from_tail,
-                plan,
-            },
-        })
+        if generation > from.generation {
+            // The manifest hears of a generation before anything is written under it.
+            return Err(lost(format!(
+                "the log has generation {generation}, but the manifest knows none above {}",
+                from.generation
+            )));
+        }
+        let durable = durable.min(segments_end);
+        Ok(Recovered { end, basis: Basis { oldest: from.lsn, durable, segments_end, from_tail, plan } })
     }
 }
 
@@ -128,7 +120,6 @@ struct Entries<'a> {
     next: Lsn,
     /// The stream from there on, as far as it has come.
     carried: Vec<u8>,
-    count: u64,
     sink: Sink<'a>,
 }
 
@@ -208,7 +199,6 @@ impl Entries<'_> {
 
     fn give(&mut self, header: &EntryHeader, entry: &[u8]) -> Result<()> {
         if header.kind == EntryKind::Batch {
-            self.count += 1;
             (self.sink)(header.lsn, header, body(header, entry))?;
         }
         self.next = header.end();

@@ -25,7 +25,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use terrane_base::{Lsn, Result};
+use terrane_base::{Error, Lsn, Result};
 use terrane_media::Media;
 
 use super::plan::Unused;
@@ -39,9 +39,11 @@ use super::{Log, LogOptions, Recovered, Shared};
 
 impl Log {
     /// Opens the log for writing where recovery found its end. On return everything that was replayed is durable in
-    /// segments (`durable_lsn() == recovered.end`), and only then may the manifest be told so. The log goes on under
-    /// `generation`, or `recovered.generation` if that is higher; see [`Log::generation`]. Can be cut off at any point
+    /// segments (`durable_lsn() == recovered.end`), and only then may the manifest be told so. Can be cut off at any point
     /// and done again from [`Log::recover`].
+    ///
+    /// The log goes on under `generation`, which is higher than the one it was recovered with and durable in the manifest
+    /// by now. Every entry written must bear it.
     pub(crate) fn start(
         media: Arc<dyn Media>,
         options: LogOptions,
@@ -49,7 +51,11 @@ impl Log {
         recovered: Recovered,
     ) -> Result<Log> {
         options.check()?;
-        let generation = generation.max(recovered.generation);
+        if generation <= recovered.basis.plan.generation {
+            return Err(Error::invalid(format!(
+                "the log was to go on under generation {generation}, which it had already"
+            )));
+        }
         let begin = beginning(&options, &recovered);
         let Basis { plan, oldest, segments_end, durable, from_tail } = recovered.basis;
         let end = recovered.end;
@@ -81,7 +87,7 @@ impl Log {
         }
         copy.piece(segments_end, &from_tail, end)?;
         if writer.written() != end {
-            return Err(terrane_base::Error::corruption(format!(
+            return Err(Error::corruption(format!(
                 "the log ended at LSN {end} when it was read, and at LSN {} when it was copied",
                 writer.written()
             )));
@@ -92,7 +98,7 @@ impl Log {
             recycle(&media, &options, &pool, file)?;
         }
         let tail = Tail::start(&*media, &options, generation, end)?;
-        let log = Log(Arc::new(Shared::new(media, options, generation, end, tail, pool, writer, live)));
+        let log = Log(Arc::new(Shared::new(media, options, end, tail, pool, writer, live)));
         log.0.prepare_ahead();
         Ok(log)
     }

@@ -201,10 +201,8 @@ impl TailImage {
         let mut newest: Option<TailHeader> = None;
         for at in SLOTS {
             match TailHeader::decode(&read(at, TAIL_HEADER)?) {
-                Ok(h) if h.uuid == options.uuid => {
-                    if newest.is_none_or(|n| n.generation < h.generation) {
-                        newest = Some(h);
-                    }
+                Ok(h) if h.uuid == options.uuid && newest.is_none_or(|n| n.generation < h.generation) => {
+                    newest = Some(h);
                 }
                 Err(e) if e.kind() != ErrorKind::Corruption => return Err(e.with_file(&path)),
                 _ => {}
