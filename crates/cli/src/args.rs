@@ -78,6 +78,12 @@ pub(crate) struct DemoArgs {
     /// Threads of the mixed workload
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) threads: usize,
+    /// Memory for memtables, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 128)]
+    pub(crate) memtable_mib: usize,
+    /// Memory for cached blocks, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    pub(crate) cache_mib: usize,
     /// Keep the database in this (new) directory instead of a temporary one
     #[arg(long, value_name = "DIR")]
     pub(crate) db: Option<PathBuf>,
@@ -88,7 +94,16 @@ pub(crate) struct DemoArgs {
 
 impl Default for DemoArgs {
     fn default() -> Self {
-        DemoArgs { records: 1_000_000, value_bytes: 100, seconds: 5, threads: 2, db: None, json: false }
+        DemoArgs {
+            records: 1_000_000,
+            value_bytes: 100,
+            seconds: 5,
+            threads: 2,
+            memtable_mib: 128,
+            cache_mib: 256,
+            db: None,
+            json: false,
+        }
     }
 }
 

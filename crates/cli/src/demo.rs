@@ -27,8 +27,8 @@ pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
             temporary.path()
         }
     };
-    let options = Options::new().error_if_exists(true);
-    let db = Db::open(dir, options)?;
+    let options = Options::new().memtable_bytes(a.memtable_mib << 20).cache_bytes(a.cache_mib << 20);
+    let db = Db::open(dir, options.clone().error_if_exists(true))?;
     let table = db.create_subtable("demo", SubtableOptions::new())?;
     if !a.json {
         println!(
@@ -58,7 +58,7 @@ pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
     db.close()?;
     let closed = began.elapsed();
     let began = Instant::now();
-    let db = Db::open(dir, Options::new())?;
+    let db = Db::open(dir, options)?;
     let opened = began.elapsed();
     db.close()?;
     if a.json {

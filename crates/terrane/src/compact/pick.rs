@@ -1,10 +1,11 @@
 //! Picking: which piece of the tree to merge next. A pure function of the version; it can be replayed.
 //!
 //! Four things make a merge worth while, and each gets an urgency (1 = due):
-//! * *L0 runs* slow every read. Two are due, four are the limit. They are merged together into L1, piece by piece along
-//!   a cursor through the key space, so that L0 shrinks from the front while flushes add to it. A single run goes at
-//!   once if it meets little of L1 (clustered keys).
-//! * *A level above its target size*: the coldest stretch that meets least below leaves.
+//! * *L0 runs* slow every read. Three are due, four are the limit. They are merged together into L1, piece by piece
+//!   along a cursor through the key space, so that L0 shrinks from the front while flushes add to it. They go at once if
+//!   they meet little of L1 (clustered keys, a small L1).
+//! * *A level above its target size*: the coldest stretch that meets least below leaves. The further above, the more
+//!   urgent, without bound: an L1 that grows makes every merge of L0 dearer, so it must not starve behind them.
 //! * *Deletions*: a stretch whose records are mostly tombstones slows scans; it sinks (or, at the bottom, is rewritten)
 //!   before all else.
 //! * Level targets follow the data: L1 is at most 1/11 of it or four times the memtable budget, whichever is more; when
@@ -164,13 +165,16 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
         return None;
     }
     let urgency = match runs.len() {
-        1 => {
-            let (lo, hi) = span(&runs[0])?;
+        n @ 1..=2 => {
+            let spans: Vec<_> = runs.iter().filter_map(|r| span(r)).collect();
+            let lo = spans.iter().map(|s| s.0).min()?;
+            let hi = spans.iter().map(|s| s.1).max()?;
             let meets = bytes(overlapping(level(p.version, 1), lo, Some(hi)));
+            let own: u64 = runs.iter().map(|r| bytes(r.refs())).sum();
             // Straight down if that rewrites little more than itself.
-            if meets * 3 <= bytes(runs[0].refs()) * 4 { 1.0 } else { 0.0 }
+            if meets * 3 <= own * 4 { n as f64 } else { 0.0 }
         }
-        n => 1.0 + (n - 2) as f64 * 0.7,
+        n => n as f64 - 2.0,
     };
     if urgency < 1.0 {
         return None;
@@ -230,8 +234,7 @@ fn pick_size(p: &Picture<'_>) -> Option<Pick> {
         let from = i as u8 + 1;
         let surplus = size - target;
         if let Some(range) = leaving(p, from, surplus) {
-            // Below 2: deletions and a full L0 go first.
-            let urgency = urgency.min(1.9);
+            let urgency = 1.0 + (urgency - 1.0) * 3.0;
             best = Some(Pick { from, to: from + 1, range, reason: Reason::Size, urgency });
         }
     }

@@ -184,7 +184,7 @@ impl Engine {
 
     /// Tells the pacer how pressed the engine is.
     pub(crate) fn update_pressure(&self) {
-        let mut pressure = self.memory.fullness();
+        let mut pressure = 0.0f64;
         for table in self.tables.load().all() {
             let state = table.state();
             let waiting = state.memtables.len() > 1;
@@ -193,7 +193,7 @@ impl Engine {
             let levels = if waiting { levels } else { levels.min(0.7) };
             pressure = pressure.max(levels);
         }
-        self.pacer.set_pressure(pressure);
+        self.pacer.set_levels(pressure);
     }
 
     /// Has the space freed whose last reader has gone.

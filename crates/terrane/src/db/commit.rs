@@ -107,7 +107,7 @@ impl Engine {
             return self.empty_commit(sync);
         }
         self.make_room()?;
-        self.pacer.admit(bytes, &*self.media);
+        self.pacer.admit(bytes, self.memory.fullness(), &*self.media);
         self.log.admit(bytes)?;
         if !large.is_empty() {
             let mut written = Vec::with_capacity(large.len());

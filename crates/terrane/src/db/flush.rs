@@ -45,7 +45,6 @@ impl Engine {
             return Ok(false);
         }
         let end = memtable.end().unwrap_or_default();
-        let began = self.media.now();
         self.sync_log(end)?;
         // Published first, snapshots after: see `db::snapshot`.
         let published = self.visible();
@@ -97,7 +96,7 @@ impl Engine {
         self.log.release_before(needed)?;
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(bytes);
-        self.pacer.drained(memtable.bytes() as u64, self.media.now().saturating_sub(began));
+        self.pacer.drained(memtable.bytes() as u64, memtable.frozen_at(), self.media.now());
         drop(memtable);
         self.update_pressure();
         self.progress.notify_all();

@@ -49,7 +49,7 @@ impl Engine {
                 debug_assert_eq!(boundary.epoch, generation);
                 self.generation.store(boundary.epoch, Ordering::Release);
                 let end: Lsn = boundary.pos * 8;
-                old.freeze(end);
+                old.freeze(end, self.media.now());
                 self.next_boundary.fetch_min(end, Ordering::SeqCst);
                 if self.settled() >= end {
                     self.boundary_passed();

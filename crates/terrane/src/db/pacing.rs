@@ -30,8 +30,10 @@ const SHORTEST: Duration = Duration::from_micros(100);
 pub(crate) struct Pacer {
     /// Virtual time in nanoseconds up to which admitted bytes have been paid for.
     paid_until: AtomicU64,
-    /// Pressure in 1/1000, as of the last look.
-    pressure: AtomicU64,
+    /// Pressure of L0 and of merge debt in 1/1000, as of the last look.
+    levels: AtomicU64,
+    /// When the last flush ended, nanoseconds.
+    last_drain: AtomicU64,
     /// Drain rate in bytes per second.
     drain_rate: AtomicU64,
     /// Time writers were held back in all, nanoseconds.
@@ -42,7 +44,8 @@ impl Default for Pacer {
     fn default() -> Self {
         Pacer {
             paid_until: AtomicU64::new(0),
-            pressure: AtomicU64::new(0),
+            levels: AtomicU64::new(0),
+            last_drain: AtomicU64::new(0),
             drain_rate: AtomicU64::new(FIRST_RATE as u64),
             delayed: AtomicU64::new(0),
         }
@@ -50,22 +53,25 @@ impl Default for Pacer {
 }
 
 impl Pacer {
-    /// Tells how full the fullest of the limited things is: 0 = empty, 1 = at its limit.
-    pub(crate) fn set_pressure(&self, share: f64) {
-        self.pressure.store((share.clamp(0.0, 2.0) * 1000.0) as u64, Ordering::Relaxed);
+    /// Tells how full the fullest of L0 and merge debt is: 0 = empty, 1 = at its limit.
+    pub(crate) fn set_levels(&self, share: f64) {
+        self.levels.store((share.clamp(0.0, 2.0) * 1000.0) as u64, Ordering::Relaxed);
     }
 
-    /// Tells that the background moved `bytes` out in `time`.
-    pub(crate) fn drained(&self, bytes: u64, time: Duration) {
+    /// Tells that a memtable of `bytes`, frozen at `frozen`, has been written out `now`. Time that it waited for its turn
+    /// or for room in L0 counts: what matters is how fast memory comes free while there is a queue.
+    pub(crate) fn drained(&self, bytes: u64, frozen: Duration, now: Duration) {
+        let last = Duration::from_nanos(self.last_drain.swap(now.as_nanos() as u64, Ordering::Relaxed));
+        let time = now.saturating_sub(frozen.max(last));
         let rate = bytes as f64 / time.as_secs_f64().max(1e-4);
         let old = self.drain_rate.load(Ordering::Relaxed) as f64;
         let next = (old * 0.7 + rate * 0.3).clamp(FLOOR, 20e9);
         self.drain_rate.store(next as u64, Ordering::Relaxed);
     }
 
-    /// The admitted rate in bytes per second at the present pressure; `None` = unlimited.
-    pub(crate) fn rate(&self) -> Option<f64> {
-        let p = self.pressure.load(Ordering::Relaxed) as f64 / 1000.0;
+    /// The admitted rate in bytes per second when the memtable budget is `full` (a share); `None` = unlimited.
+    pub(crate) fn rate(&self, full: f64) -> Option<f64> {
+        let p = full.max(self.levels.load(Ordering::Relaxed) as f64 / 1000.0);
         if p <= START {
             return None;
         }
@@ -76,8 +82,8 @@ impl Pacer {
     }
 
     /// How long a commit of `bytes` should wait now.
-    pub(crate) fn delay(&self, bytes: u64, now: Duration) -> Duration {
-        let Some(rate) = self.rate() else { return Duration::ZERO };
+    pub(crate) fn delay(&self, bytes: u64, full: f64, now: Duration) -> Duration {
+        let Some(rate) = self.rate(full) else { return Duration::ZERO };
         let now = now.as_nanos() as u64;
         let cost = (bytes as f64 / rate * 1e9) as u64;
         let longest = LONGEST.as_nanos() as u64;
@@ -93,11 +99,11 @@ impl Pacer {
     }
 
     /// Holds the calling writer back as long as a commit of `bytes` should wait.
-    pub(crate) fn admit(&self, bytes: u64, media: &dyn Media) {
-        if self.pressure.load(Ordering::Relaxed) <= (START * 1000.0) as u64 {
+    pub(crate) fn admit(&self, bytes: u64, full: f64, media: &dyn Media) {
+        if self.rate(full).is_none() {
             return;
         }
-        let wait = self.delay(bytes, media.now());
+        let wait = self.delay(bytes, full, media.now());
         if wait >= SHORTEST {
             self.delayed.fetch_add(wait.as_nanos() as u64, Ordering::Relaxed);
             media.sleep(wait);
@@ -117,21 +123,16 @@ mod tests {
     #[test]
     fn no_pressure_no_delay() {
         let p = Pacer::default();
-        p.set_pressure(START);
-        assert_eq!(p.delay(1 << 30, Duration::from_secs(1)), Duration::ZERO);
+        p.set_levels(START);
+        assert_eq!(p.delay(1 << 30, START, Duration::from_secs(1)), Duration::ZERO);
     }
 
     #[test]
     fn the_admitted_rate_falls_steadily_and_crosses_the_drain_rate() {
         let p = Pacer::default();
-        p.drained(100 << 20, Duration::from_secs(1));
+        p.drained(100 << 20, Duration::ZERO, Duration::from_secs(1));
         let drain = p.drain_rate.load(Ordering::Relaxed) as f64;
-        let rates: Vec<f64> = (61..=100)
-            .map(|i| {
-                p.set_pressure(f64::from(i) / 100.0);
-                p.rate().unwrap()
-            })
-            .collect();
+        let rates: Vec<f64> = (61..=100).map(|i| p.rate(f64::from(i) / 100.0).unwrap()).collect();
         assert!(rates.windows(2).all(|w| w[1] < w[0] && w[1] > w[0] * 0.8), "no cliff anywhere");
         assert!(rates[0] > drain && *rates.last().unwrap() < drain);
         assert!(*rates.last().unwrap() > FLOOR, "never stopped dead");
@@ -140,13 +141,12 @@ mod tests {
     #[test]
     fn commits_are_spaced_at_the_admitted_rate() {
         let p = Pacer::default();
-        p.set_pressure(0.9);
-        let rate = p.rate().unwrap();
+        let rate = p.rate(0.9).unwrap();
         let mut now = Duration::from_secs(1);
         let began = now;
         let bytes = (rate / 1000.0) as u64; // a millisecond's worth
         for _ in 0..100 {
-            now += p.delay(bytes, now);
+            now += p.delay(bytes, 0.9, now);
         }
         let took = (now - began).as_secs_f64();
         assert!((0.09..0.12).contains(&took), "100 milliseconds' worth took {took}");
