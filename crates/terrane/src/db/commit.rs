@@ -45,7 +45,8 @@ pub(crate) struct GroupEntry {
     failed: Option<Error>,
 }
 
-/// A commit that may still be on its way. Wait for it, or register a waker or a callback.
+/// A commit that may still be on its way. Wait for it, or register a waker or a callback. Dropping it does not take the
+/// commit back.
 #[derive(Debug)]
 pub struct PendingCommit {
     completion: Completion,
@@ -67,7 +68,9 @@ impl PendingCommit {
         self.completion.outcome()
     }
 
-    /// Has `waiter` told once the outcome is known; at once if it is known already.
+    /// Has `waiter` told once the outcome is known; at once, on this thread, if it is known already. Replaces a waiter
+    /// registered before. A callback is called on a thread that commits: it must be quick, and must not block or call
+    /// into the database.
     pub fn register(&self, waiter: Waiter) {
         self.completion.register(waiter);
     }

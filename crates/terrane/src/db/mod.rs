@@ -30,7 +30,7 @@ use crate::options::{Durability, Options, SubtableOptions};
 use crate::recovery;
 
 /// An open database: a directory with subtables. Cloning the handle is cheap and shares it; any number of threads may
-/// use it. The database closes cleanly when [`Db::close`] is called or the last handle goes.
+/// use it. The database closes cleanly when [`Db::close`] is called or the last `Db` goes.
 ///
 /// ```
 /// use terrane::{Db, Durability, Options, SubtableOptions, WriteBatch};
@@ -70,7 +70,8 @@ impl Drop for Closer {
 impl Db {
     /// Opens the database in directory `dir`, creating it if allowed, and recovers what a crash left behind.
     ///
-    /// Time: proportional to the log that was not yet written out (bounded by the log budget), not to the data.
+    /// Time: proportional to the log that was not yet written out (about twice the memtable budget at most, or 128 MiB if
+    /// that is more) and to the number of extents, not to the bytes in them. Blocks.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if it is open already, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
@@ -108,7 +109,7 @@ impl Db {
         recovery::destroy(&*media, dir.as_ref())
     }
 
-    /// Creates a subtable; durable when it returns.
+    /// Creates a subtable; durable when it returns. Blocks for a flush of the manifest.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`], [`ErrorKind::InvalidArgument`] for a bad name (1 to 255 bytes) or options, and
@@ -160,7 +161,11 @@ impl Db {
         self.engine.drop_subtable(name)
     }
 
-    /// Commits a batch and returns its sequence once it has the durability asked for.
+    /// Commits a batch and returns its sequence once it has the durability asked for. An empty batch commits nothing; with
+    /// [`Durability::Sync`] it makes durable what was committed before.
+    ///
+    /// Blocks: a [`Durability::Sync`] commit for a flush; any commit while memtables, log or levels are filling up faster
+    /// than the background empties them.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`], [`ErrorKind::OutOfSpace`], [`ErrorKind::SubtableDropped`],
@@ -170,7 +175,11 @@ impl Db {
         self.engine.commit(batch, durability)
     }
 
-    /// Commits a batch without waiting for its outcome; see [`PendingCommit`].
+    /// Commits a batch and does not wait for its outcome; see [`PendingCommit`].
+    ///
+    /// The call does the commit's work, so it can block like [`Db::write`] while writers are slowed down; and the calling
+    /// thread may turn out to be the one that orders and flushes for all. An executor that must not be held up calls it
+    /// where blocking is allowed.
     ///
     /// # Errors
     /// As for [`Db::write`], as far as they are known at once.
@@ -186,7 +195,7 @@ impl Db {
         self.engine.commit(WriteBatch::new(), Durability::Sync).map(|_| ())
     }
 
-    /// A picture of the whole database at this moment.
+    /// A picture of the whole database at this moment. Cheap; does no I/O.
     pub fn snapshot(&self) -> Snapshot {
         let guard = self.engine.snapshots.register(|| self.engine.visible());
         Snapshot { guard, database: self.engine.database }
@@ -197,7 +206,8 @@ impl Db {
         self.engine.stats()
     }
 
-    /// Reads everything and verifies every checksum and invariant. Goes on after damage and lists all it finds.
+    /// Reads everything that is written out and verifies every checksum and invariant; takes as long as reading the data
+    /// files. Goes on after damage and lists all it finds.
     /// `progress` is called now and then; return `false` from it to stop early.
     ///
     /// # Errors

@@ -47,7 +47,8 @@ impl Subtable {
     /// Sets `key` to `value`. Survives the death of the process when it returns (see [`Durability::Buffered`]).
     ///
     /// # Errors
-    /// Limits, a full device, a dropped subtable, a poisoned database; nothing is changed then.
+    /// Limits, a full device, a dropped subtable, a poisoned or closed database, I/O errors; nothing of it is visible
+    /// then, see [`crate::Db::write`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.put(self, key, value)?;
@@ -78,10 +79,10 @@ impl Subtable {
         self.engine.commit(batch, durability).map(|_| ())
     }
 
-    /// The value of `key`, copied; `None` if there is none.
+    /// The value of `key`, copied; `None` if there is none. Blocks on I/O for blocks that are not cached.
     ///
     /// # Errors
-    /// I/O errors and corruption on the way to it.
+    /// I/O errors and corruption on the way to it; [`crate::ErrorKind::SubtableDropped`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.get_with(key, <[u8]>::to_vec)
     }
@@ -114,7 +115,7 @@ impl Subtable {
             .map_err(|e| e.with_subtable(&*self.table.name))
     }
 
-    /// A lookup that never blocks: it answers from memory or names the block it waits for.
+    /// A lookup in steps: each answers from memory or names the block that it needs.
     ///
     /// # Errors
     /// [`crate::ErrorKind::SubtableDropped`].
@@ -150,12 +151,13 @@ impl Subtable {
     /// Writes all memtables of this subtable out and waits. Not needed for durability.
     ///
     /// # Errors
-    /// A full device, I/O errors.
+    /// A full device, I/O errors, [`crate::ErrorKind::SubtableDropped`].
     pub fn flush(&self) -> Result<()> {
         self.engine.flush_table(&self.table)
     }
 
-    /// Merges until nothing is due, then everything down to the bottom level. Long; blocks. Not needed in normal use.
+    /// Writes all memtables out and merges everything down to the bottom level, piece by piece. Long; blocks. Not needed
+    /// in normal use.
     ///
     /// # Errors
     /// A full device, I/O errors, corruption.

@@ -74,7 +74,7 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 
 /// A position among the keys of a subtable. Starts nowhere: seek first.
 ///
-/// Blocks on I/O when it enters a block that is not cached. Not `Sync`: one thread at a time.
+/// Blocks on I/O when it enters a block that is not cached. It is a snapshot: it shows what was there when it was made.
 #[derive(Debug)]
 pub struct Cursor {
     engine: Arc<Engine>,

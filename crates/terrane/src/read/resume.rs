@@ -1,4 +1,4 @@
-//! A lookup that never blocks: for event loops and executors.
+//! A lookup in steps: for event loops and executors.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::read::blocks::load;
 use crate::read::lookup::{Found, Need, Step, View, Walk};
 
 /// A point lookup in steps. Each step answers from memory or names the one block that it needs; the caller has it
-/// fetched wherever blocking is allowed, hands it in, and goes on.
+/// fetched wherever blocking is allowed, hands it in, and goes on. It answers as of the moment at which it was made, and
+/// keeps the memtables and extents of that moment alive.
 ///
 /// ```
 /// # fn main() -> terrane::Result<()> {
@@ -79,10 +80,11 @@ impl Lookup {
         Lookup { engine, table, state, seq, key: key.to_vec(), walk: Walk::default(), supplied: None }
     }
 
-    /// Goes as far as memory allows. Reads the medium only for a large value.
+    /// Goes as far as memory allows. Reads the medium only for a large value, and once for the range tombstones of an
+    /// extent that has any.
     ///
     /// # Errors
-    /// Corruption; I/O errors while reading a large value.
+    /// Corruption; I/O errors while reading one of these.
     pub fn step(&mut self) -> Result<LookupStep> {
         let engine = &self.engine;
         let mut found = Some(|hit: Found<'_>| engine.copy_value(&hit));
