@@ -8,10 +8,9 @@
 //!
 //! All of these may be used again, but each good header among them still counts as proof of what it knew to be durable.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrane_base::{Error, Lsn, Result};
+use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_format::log::{LOG_SECTOR, SegmentHeader};
 use terrane_media::{AlignedBuf, File, Media, OpenMode};
 
@@ -57,18 +56,10 @@ pub(super) struct Unused {
     pub(super) blank: bool,
 }
 
-/// A segment file as found.
-struct Found {
-    number: u64,
-    path: PathBuf,
-    len: u64,
-    used: Option<(Arc<dyn File>, SegmentHeader)>,
-}
-
 /// Looks at all segment files of a database and plans what to read.
 ///
 /// # Errors
-/// [`terrane_base::ErrorKind::Corruption`] if the segments that are there begin above `from.lsn`, or if one belongs
+/// [`ErrorKind::Corruption`] if the segments that are there begin above `from.lsn`, or if one belongs
 /// elsewhere.
 pub(super) fn plan(media: &dyn Media, options: &LogOptions, from: &RecoverFrom) -> Result<Plan> {
     let mut plan = Plan {
@@ -81,13 +72,12 @@ pub(super) fn plan(media: &dyn Media, options: &LogOptions, from: &RecoverFrom) 
     for entry in media.list(&options.dir)? {
         let Some(number) = parse_name(&entry.name).filter(|_| !entry.is_dir) else { continue };
         plan.last_number = plan.last_number.max(number);
-        let found = look(media, options, number, entry.len)?;
-        match found.used {
-            None => plan.unused.push(Unused { number, len: found.len, blank: true }),
+        match look(media, options, number, entry.len)? {
+            None => plan.unused.push(Unused { number, len: entry.len, blank: true }),
             Some((file, header)) => {
                 plan.generation = plan.generation.max(header.generation);
                 plan.durable = plan.durable.max(header.durable_lsn);
-                plan.segments.push(Planned { file, header, len: found.len, limit: Lsn::MAX });
+                plan.segments.push(Planned { file, header, len: entry.len, limit: Lsn::MAX });
             }
         }
     }
@@ -95,31 +85,32 @@ pub(super) fn plan(media: &dyn Media, options: &LogOptions, from: &RecoverFrom) 
     Ok(plan)
 }
 
-fn look(media: &dyn Media, options: &LogOptions, number: u64, len: u64) -> Result<Found> {
-    let path = path(&options.dir, number);
-    let mut found = Found { number, path, len, used: None };
+/// The header of a segment file, if it has a good one.
+fn look(
+    media: &dyn Media,
+    options: &LogOptions,
+    number: u64,
+    len: u64,
+) -> Result<Option<(Arc<dyn File>, SegmentHeader)>> {
     if len < LOG_SECTOR as u64 {
-        return Ok(found);
+        return Ok(None);
     }
-    let file = media.open(&found.path, OpenMode { direct: true, ..OpenMode::READ })?;
+    let path = path(&options.dir, number);
+    let file = media.open(&path, OpenMode { direct: true, ..OpenMode::READ })?;
     let mut sector = AlignedBuf::zeroed(LOG_SECTOR);
     file.read_at(&mut sector, 0)?;
     match SegmentHeader::decode_sector(&sector) {
-        Ok(header) if header.uuid != options.uuid || header.number != number => {
-            return Err(Error::corruption(format!(
-                "this log segment is number {} of {} database",
-                header.number,
-                if header.uuid == options.uuid { "this" } else { "another" }
-            ))
-            .with_file(&found.path)
-            .with_hint("a file was copied or renamed by hand; move it out of the database's directory"));
+        Ok(header) if header.uuid == options.uuid && header.number == number => Ok(Some((file, header))),
+        Ok(header) => {
+            let whose = if header.uuid == options.uuid { "this" } else { "another" };
+            let number = header.number;
+            Err(Error::corruption(format!("this log segment is number {number} of {whose} database"))
+                .with_file(&path)
+                .with_hint("a file was copied or renamed by hand; move it out of the database's directory"))
         }
-        Ok(header) => found.used = Some((file, header)),
-        Err(e) if e.kind() != terrane_base::ErrorKind::Corruption => return Err(e.with_file(&found.path)),
-        Err(_) => {}
+        Err(e) if e.kind() != ErrorKind::Corruption => Err(e.with_file(&path)),
+        Err(_) => Ok(None),
     }
-    debug_assert_eq!(found.number, number);
-    Ok(found)
 }
 
 impl Plan {
