@@ -1,5 +1,7 @@
 //! `fuzz`: runs the targets in `fuzz/` one after another.
 
+use std::process::Command;
+
 use clap::Args;
 
 use crate::Outcome;
@@ -32,15 +34,14 @@ pub(crate) fn run(args: &FuzzArgs) -> Outcome {
         println!("{}", targets.join("\n"));
         return Ok(());
     }
+    let mut samples = cargo(["test", "-p", "terrane-format", "--test", "damage", "samples"]);
+    step("well-formed input to start from", samples.env("TERRANE_CORPUS", root().join("fuzz/corpus")))?;
     for target in targets {
-        let mut c = cargo(["+nightly", "fuzz", "run", &target, "--"]);
         // The proxy of rustup understands "+nightly"; the cargo that runs this program does not.
-        c = {
-            let mut proxy = std::process::Command::new("cargo");
-            proxy.args(c.get_args()).current_dir(root()).env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
-            proxy
-        };
-        c.arg(format!("-max_total_time={}", args.seconds)).arg("-print_final_stats=1").arg("-timeout=20");
+        let mut c = Command::new("cargo");
+        c.args(["+nightly", "fuzz", "run", &target, "--"]).current_dir(root());
+        c.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
+        c.arg(format!("-max_total_time={}", args.seconds)).args(["-print_final_stats=1", "-timeout=20"]);
         step(&format!("fuzz {target}"), &mut c).map_err(|e| {
             format!("{e}\nIs cargo-fuzz there (cargo install cargo-fuzz), and a nightly toolchain?")
         })?;

@@ -9,10 +9,10 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use terrane::{Db, Durability, ReadOptions, Subtable, WriteBatch};
+use terrane::{Db, Durability, ReadOptions, Subtable};
 
 use super::ChildArgs;
-use super::plan::{self, Op, Rng, TABLES, WRITERS};
+use super::plan::{self, Rng, TABLES, WRITERS};
 use crate::{Failure, Outcome};
 
 /// What the child tells its parent.
@@ -118,23 +118,7 @@ fn write(
     while !stop.load(Ordering::Relaxed) {
         n += 1;
         let plan = plan::batch(seed, writer, n);
-        let mut batch = WriteBatch::new();
-        for (place, op) in plan.ops.iter().enumerate() {
-            match *op {
-                Op::Put { table, key, len } => {
-                    let value = plan::value(seed, writer, n, place, len);
-                    batch.put(&tables[table], &plan::key(writer, key), &value)?;
-                }
-                Op::Delete { table, key } => batch.delete(&tables[table], &plan::key(writer, key))?,
-                Op::DeleteRange { table, start, end } => {
-                    batch.delete_range(&tables[table], &plan::key(writer, start), &plan::key(writer, end))?;
-                }
-            }
-        }
-        for (i, table) in tables.iter().enumerate() {
-            let value = plan::value(seed, writer, n, plan.ops.len() + i, 0);
-            batch.put(table, &plan::counter_key(writer), &value)?;
-        }
+        let batch = plan::write_batch(seed, writer, n, tables)?;
         let durability = if plan.sync { Durability::Sync } else { Durability::Buffered };
         if plan.submit {
             db.submit(batch, durability).and_then(|p| p.wait())

@@ -1,7 +1,9 @@
 //! What each writer does, and with which options a database is opened: all of it follows from seeds, so that the parent
 //! knows what the child wrote without being told.
 
-use terrane::{CompactionMode, Compression, Db, IndexKind, Options, SubtableOptions, Tuning};
+use terrane::{
+    CompactionMode, Compression, Db, IndexKind, Options, Subtable, SubtableOptions, Tuning, WriteBatch,
+};
 
 pub(super) const WRITERS: usize = 4;
 pub(super) const TABLES: [&str; 2] = ["left", "right"];
@@ -114,6 +116,32 @@ pub(super) fn value(seed: u64, writer: usize, n: u64, place: usize, len: usize) 
     v
 }
 
+/// Batch number `n` of a writer as the database takes it, counters included.
+pub(super) fn write_batch(
+    seed: u64,
+    writer: usize,
+    n: u64,
+    tables: &[Subtable],
+) -> terrane::Result<WriteBatch> {
+    let plan = batch(seed, writer, n);
+    let mut out = WriteBatch::new();
+    for (place, op) in plan.ops.iter().enumerate() {
+        match *op {
+            Op::Put { table, key: k, len } => {
+                out.put(&tables[table], &key(writer, k), &value(seed, writer, n, place, len))?;
+            }
+            Op::Delete { table, key: k } => out.delete(&tables[table], &key(writer, k))?,
+            Op::DeleteRange { table, start, end } => {
+                out.delete_range(&tables[table], &key(writer, start), &key(writer, end))?;
+            }
+        }
+    }
+    for (i, table) in tables.iter().enumerate() {
+        out.put(table, &counter_key(writer), &value(seed, writer, n, plan.ops.len() + i, 0))?;
+    }
+    Ok(out)
+}
+
 /// Whether a value is one that [`value`] made, and the batch it is of.
 pub(super) fn value_counter(v: &[u8]) -> Option<u64> {
     let crc = u32::from_le_bytes(v.get(..4)?.try_into().ok()?);
@@ -137,7 +165,6 @@ pub(super) fn options(rng: &mut Rng) -> Options {
     Options::new()
         .memtable_bytes((512 << 10) << rng.below(4))
         .cache_bytes((256 << 10) << rng.below(6))
-        .row_cache_bytes(if rng.one_in(3) { 256 << 10 } else { 0 })
         .background_threads(1 + rng.below(3) as usize)
         .compaction_mode(mode)
         .tuning(tuning)
@@ -153,7 +180,7 @@ fn subtable_options(rng: &mut Rng) -> SubtableOptions {
 }
 
 /// Both subtables, with options by seed; created if they are not there.
-pub(super) fn subtables(db: &Db, rng: &mut Rng) -> terrane::Result<Vec<terrane::Subtable>> {
+pub(super) fn subtables(db: &Db, rng: &mut Rng) -> terrane::Result<Vec<Subtable>> {
     TABLES
         .iter()
         .map(|name| {

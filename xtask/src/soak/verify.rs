@@ -148,3 +148,59 @@ pub(super) fn check(db: &Db) -> Result<(), Failure> {
     let damage: Vec<String> = report.damage.iter().take(10).map(ToString::to_string).collect();
     Err(format!("check: {} damaged: {}", report.damage.len(), damage.join("; ")).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use terrane::Durability;
+
+    use super::super::plan::Rng;
+    use super::*;
+
+    const SEED: u64 = 5;
+
+    /// Verifies a database into which writer 1 wrote these batches, and `then` something more.
+    fn verified(
+        batches: impl Iterator<Item = u64>,
+        acknowledged: u64,
+        then: impl FnOnce(&[Subtable]) -> terrane::Result<()>,
+    ) -> Result<u64, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rng = Rng::new(&[SEED]);
+        let db = Db::open(dir.path().join("db"), plan::options(&mut rng)).unwrap();
+        let tables = plan::subtables(&db, &mut rng).unwrap();
+        for n in batches {
+            db.write(plan::write_batch(SEED, 1, n, &tables).unwrap(), Durability::Buffered).unwrap();
+        }
+        then(&tables).unwrap();
+        check(&db).unwrap();
+        Model::new(SEED).verify(1, acknowledged, &tables, &mut Covered::default()).map_err(|e| e.to_string())
+    }
+
+    fn refused(found: Result<u64, String>, with: &str) {
+        let e = found.expect_err("should have been noticed");
+        assert!(e.contains(with), "{e}");
+    }
+
+    #[test]
+    fn what_all_batches_leave_is_accepted_with_one_on_its_way() {
+        assert_eq!(verified(1..=300, 300, |_| Ok(())), Ok(300));
+        assert_eq!(verified(1..=300, 299, |_| Ok(())), Ok(300));
+    }
+
+    #[test]
+    fn a_lost_a_missing_and_an_invented_batch_are_noticed() {
+        refused(verified(1..=299, 300, |_| Ok(())), "lost");
+        refused(verified((1..=300).filter(|n| *n != 298), 300, |_| Ok(())), "at batch 300");
+        refused(verified(1..=302, 300, |_| Ok(())), "at most 301");
+    }
+
+    #[test]
+    fn half_a_batch_and_a_foreign_value_are_noticed() {
+        refused(verified(1..=300, 300, |t| t[1].delete(&plan::counter_key(1))), "half a batch");
+        refused(verified(1..=300, 300, |t| t[0].put(&plan::key(1, 9), b"foreign")), "at batch 300");
+        refused(
+            verified(1..=300, 300, |t| t[0].delete_range(&plan::key(1, 0), &plan::key(1, 90))),
+            "missing",
+        );
+    }
+}
