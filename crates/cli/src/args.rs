@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-/// Terrane, a transactional key-value storage engine.
+/// Terrane, a key-value storage engine.
 #[derive(Debug, Parser)]
 #[command(name = "terrane", version, about, long_about = None)]
 #[command(after_help = "Without a command, `demo` runs.")]

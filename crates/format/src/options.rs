@@ -57,7 +57,7 @@ pub struct SubtableOptionsRecord {
     pub zstd_level: i32,
     /// Filter bits per distinct key, at most 64; 0 means no filters.
     pub filter_bits: u32,
-    /// Values longer than this own their space.
+    /// Values of at least this many bytes own their space.
     pub value_threshold: u32,
     /// Index of the memtables.
     pub index: IndexChoice,
