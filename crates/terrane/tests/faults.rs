@@ -440,3 +440,101 @@ fn a_bit_flipped_at_any_call_is_found_out() {
 fn a_failed_flush_at_any_call_never_acknowledges_what_is_not_safe() {
     each_call(Fault::Io, 0, |p| p.only(&[OpKind::Sync, OpKind::SyncDir]));
 }
+
+/// Fills the device with `spare` bytes left, carries on for a while, makes room, and so on.
+fn fill_and_make_room(seed: u64, spare: u64) -> Outcome<Run> {
+    let mut run = Run::new(seed, FaultPlan::nth(u64::MAX, Fault::NoSpace), Fault::NoSpace);
+    run.media.on_op(None);
+    let mut rng = Rng(seed);
+    for step in history(seed, 80) {
+        run.step(&step)?;
+    }
+    let (mut refused, mut rounds, mut n) = (0, 0, 0);
+    while rounds < 3 {
+        rounds += 1;
+        run.media.set_capacity(Some(run.media.used_bytes() + spare));
+        let mut after = 0;
+        for _ in 0..3000 {
+            n += 1;
+            let fresh = Change::Put {
+                table: n % TABLES,
+                key: format!("n{n:06}").into_bytes(),
+                value: vec![n as u8; rng.below(if n % 9 == 0 { 12_000 } else { 2_500 }) as usize],
+            };
+            run.step(&match rng.below(300) {
+                0..=9 => Step::Op(Op::Flush(n % TABLES)),
+                10 => Step::Drop(n % TABLES),
+                11..=39 => Step::Create(n % TABLES),
+                40..=79 => Step::Op(Op::Background),
+                80..=139 => match op(&mut rng, 60) {
+                    Op::Recreate(_) => Step::Op(Op::Background),
+                    other => Step::Op(other),
+                },
+                _ => Step::Op(Op::Write { changes: vec![fresh], sync: rng.below(8) == 0 }),
+            })?;
+            let errors = run.errors.values().sum::<u64>();
+            after += u64::from(errors > refused);
+            if after > 40 {
+                break;
+            }
+        }
+        let errors = run.errors.values().sum::<u64>();
+        if errors == refused {
+            return wrong("the device never filled up");
+        }
+        run.check_shown("while the device is full")?;
+        if rng.below(2) == 0 {
+            // Opening wants some room of its own: it says so, and changes nothing.
+            run.close()?;
+            match open(&run.media, &tiny()) {
+                Ok(db) => drop(db),
+                Err(e) if e.kind() == ErrorKind::OutOfSpace => {}
+                Err(e) => return wrong(format!("opening on a full device: {e}")),
+            }
+            run.media.run_all();
+            run.media.set_capacity(None);
+            run.open()?;
+        }
+        refused = run.errors.values().sum();
+        run.media.set_capacity(None);
+        for t in 0..TABLES {
+            run.step(&Step::Create(t))?;
+        }
+        let put = Change::Put { table: 0, key: b"room".to_vec(), value: vec![rounds; 100] };
+        run.step(&Step::Op(Op::Write { changes: vec![put], sync: rounds % 2 == 0 }))?;
+        if run.errors.values().sum::<u64>() > refused {
+            return wrong(format!("there is room again, but {:?}", run.errors));
+        }
+        run.check_shown("with room again")?;
+    }
+    for t in 0..TABLES {
+        run.step(&Step::Op(Op::Flush(t)))?;
+        run.step(&Step::Op(Op::Compact(t)))?;
+    }
+    if run.errors.values().sum::<u64>() > refused || run.errors.len() != 1 {
+        return wrong(format!("in the end: {:?}", run.errors));
+    }
+    if let Some(trouble) = run.db.as_ref().and_then(|db| db.stats().trouble) {
+        return wrong(format!("still in trouble: {trouble}"));
+    }
+    run.check_shown("in the end")?;
+    run.step(&Step::Reopen)?;
+    run.check_power_failure("a power failure in the end")?;
+    Ok(run)
+}
+
+#[test]
+fn a_full_device_refuses_writes_until_there_is_room() {
+    let mut refused = 0;
+    for seed in seeds(3) {
+        for spare in [0, 64 << 10, 300 << 10, 1 << 20] {
+            match catch_unwind(AssertUnwindSafe(|| fill_and_make_room(seed, spare))) {
+                Ok(Ok(run)) => refused += run.errors.values().sum::<u64>(),
+                Ok(Err(Stop::Wrong(e))) => panic!("seed {seed}, {spare} bytes left: {e}"),
+                Ok(Err(Stop::FoundOut)) => panic!("seed {seed}, {spare} bytes left: damage"),
+                Err(_) => panic!("seed {seed}, {spare} bytes left: panic"),
+            }
+        }
+    }
+    eprintln!("{refused} operations were refused");
+}

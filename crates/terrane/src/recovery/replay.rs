@@ -86,7 +86,12 @@ pub(crate) fn replay(
     sent?;
     match shared.failed.lock().take() {
         Some(e) => Err(e),
-        None => recovered,
+        None => recovered.map_err(|e| match e.kind() {
+            ErrorKind::Corruption => e.with_hint(
+                "a log-* file is damaged or missing: restore it, or all of the database, from a backup",
+            ),
+            _ => e,
+        }),
     }
 }
 
