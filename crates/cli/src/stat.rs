@@ -45,7 +45,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
         "sequence": s.sequence, "snapshots": s.snapshots, "oldest_snapshot": s.oldest_snapshot,
         "memtable_bytes": s.memtable_bytes, "memtable_budget": s.memtable_budget,
         "cache_bytes": s.cache_bytes, "cache_capacity": s.cache_capacity,
-        "cache_hits": s.cache_hits, "cache_misses": s.cache_misses,
+        "row_cache_bytes": s.row_cache_bytes, "cache_hits": s.cache_hits, "cache_misses": s.cache_misses,
         "log_bytes": s.log_bytes, "durable_lsn": s.durable_lsn,
         "manifest_bytes": s.manifest_bytes, "data_used": s.data_used, "data_bytes": s.data_bytes,
         "flushes": s.flushes, "flush_bytes": s.flush_bytes, "compactions": s.compactions,

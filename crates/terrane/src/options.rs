@@ -19,6 +19,7 @@ pub struct Options {
     pub(crate) error_if_exists: bool,
     pub(crate) memtable_bytes: usize,
     pub(crate) cache_bytes: usize,
+    pub(crate) row_cache_bytes: usize,
     pub(crate) background_threads: usize,
     pub(crate) compaction_mode: CompactionMode,
     pub(crate) tuning: Tuning,
@@ -79,6 +80,7 @@ impl Default for Options {
             error_if_exists: false,
             memtable_bytes: 128 << 20,
             cache_bytes: 256 << 20,
+            row_cache_bytes: 0,
             background_threads: 0,
             compaction_mode: CompactionMode::Cpu,
             tuning: Tuning::default(),
@@ -119,6 +121,14 @@ impl Options {
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;
+        self
+    }
+
+    /// Memory for a cache of single rows in front of the block cache, in bytes; default 0 = off. Worth its memory where
+    /// a few rows of many blocks are hot.
+    #[must_use]
+    pub fn row_cache_bytes(mut self, bytes: usize) -> Self {
+        self.row_cache_bytes = bytes;
         self
     }
 

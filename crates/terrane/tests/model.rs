@@ -109,7 +109,13 @@ fn check_snapshot(
 fn history(seed: u64, ops: u64) -> Result<u64, String> {
     let err = |e: terrane::Error| e.to_string();
     let mut rng = Rng(seed);
-    let options = tiny();
+    let mut options = tiny();
+    if seed % 2 == 1 {
+        options = options.row_cache_bytes(64 << 10);
+    }
+    if seed % 4 == 2 {
+        options = options.compaction_mode(terrane::CompactionMode::Check);
+    }
     let (media, db) = fresh(seed, &options).map_err(err)?;
     let mut db = Some(db);
     let mut model = empty_model();

@@ -27,6 +27,7 @@ use crate::options::Options;
 use crate::read::blocks::load;
 use crate::read::iter::foreign_snapshot;
 use crate::read::lookup::{Found, Step, View, Walk};
+use crate::read::rows::RowCache;
 
 /// The subtables alive, by id and by name.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +74,7 @@ pub(crate) struct Engine {
     /// The generation that log records of this opening carry.
     pub(crate) log_generation: u32,
     pub(crate) cache: Arc<Cache>,
+    pub(crate) rows: Option<RowCache>,
     pub(crate) heat: HeatSampler,
     pub(crate) heat_folds: AtomicU64,
     pub(crate) snapshots: Arc<Snapshots>,
@@ -163,7 +165,7 @@ impl Engine {
         // The state first, the sequence after: see `read::lookup`.
         let state = table.state();
         let seq = seq.unwrap_or_else(|| self.visible());
-        let view = View { state: &state, cache: &self.cache, heat: &self.heat };
+        let view = View { state: &state, cache: &self.cache, heat: &self.heat, rows: self.rows.as_ref() };
         let mut walk = Walk::default();
         let mut supplied = None;
         let mut large: Option<Result<Vec<u8>>> = None;

@@ -73,6 +73,8 @@ pub struct Stats {
     pub cache_bytes: u64,
     /// The cache's capacity.
     pub cache_capacity: u64,
+    /// Row cache memory in use, bytes.
+    pub row_cache_bytes: u64,
     /// Lookups that the cache answered.
     pub cache_hits: u64,
     /// Lookups that it did not.
@@ -163,6 +165,7 @@ impl Engine {
             memtable_budget: self.memory.limit() as u64,
             cache_bytes: cache.used_bytes() as u64,
             cache_capacity: self.options.cache_bytes as u64,
+            row_cache_bytes: self.rows.as_ref().map_or(0, |r| r.bytes()),
             cache_hits: cache.hits,
             cache_misses: cache.misses,
             log_bytes: self.log.live_bytes(),

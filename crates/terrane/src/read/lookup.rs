@@ -21,6 +21,7 @@ use terrane_format::{Kind, checksum, filter};
 use crate::db::table::Super;
 use crate::levels::{Extent, ExtentRef, Run};
 use crate::read::blocks::Part;
+use crate::read::rows::{Row, RowCache};
 
 /// A version that answers a lookup.
 #[derive(Debug)]
@@ -102,6 +103,7 @@ pub(crate) struct View<'a> {
     pub(crate) state: &'a Super,
     pub(crate) cache: &'a Cache,
     pub(crate) heat: &'a HeatSampler,
+    pub(crate) rows: Option<&'a RowCache>,
 }
 
 impl Walk {
@@ -167,6 +169,14 @@ impl Walk {
         if extent.meta.blocks == 0 {
             return Ok(gone());
         }
+        // Rows are the newest of their extent: good for lookups that see all of it.
+        let rows = view.rows.filter(|_| extent.meta.max_seq <= seq);
+        if let Some(row) = rows.and_then(|rows| rows.get(extent.meta.id.0, key)) {
+            if row.seq < cover {
+                return Ok(Some(Step::Done(None)));
+            }
+            return Ok(Some(answer(Found { kind: row.kind, value: &row.value })));
+        }
         let candidates = match &mut self.candidates {
             Some(c) => c,
             none => {
@@ -206,6 +216,9 @@ impl Walk {
             let searched = with_block(view.cache, extent, &part, supplied, |bytes| {
                 let hit = block::get(Block::parse(bytes)?, key, seq)?;
                 Ok(hit.map(|(s, kind, value)| {
+                    if let Some(rows) = rows {
+                        rows.insert(extent.meta.id.0, key, Row { seq: s, kind, value: value.into() });
+                    }
                     if s < cover {
                         return Step::Done(None);
                     }

@@ -6,5 +6,6 @@ pub(crate) mod lookup;
 pub(crate) mod merge;
 pub(crate) mod multi;
 pub(crate) mod resume;
+pub(crate) mod rows;
 pub(crate) mod run_cursor;
 pub(crate) mod source;

@@ -30,7 +30,7 @@ pub(crate) fn multi_get(
     let mut out: Vec<Option<Vec<u8>>> = Vec::new();
     out.resize_with(keys.len(), || None);
     let mut waiting: Vec<Waiting> = Vec::new();
-    let view = View { state: &state, cache: &engine.cache, heat: &engine.heat };
+    let view = View { state: &state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };
     let step = |at: usize, mut walk: Walk, pin: Option<Pin>, out: &mut Vec<Option<Vec<u8>>>| {
         let key = keys[at].as_ref();
         let mut supplied = pin;

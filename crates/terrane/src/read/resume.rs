@@ -89,7 +89,7 @@ impl Lookup {
         let engine = &self.engine;
         let mut found = Some(|hit: Found<'_>| engine.copy_value(&hit));
         let step = self.walk.advance(
-            View { state: &self.state, cache: &engine.cache, heat: &engine.heat },
+            View { state: &self.state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() },
             &self.key,
             self.seq,
             &mut self.supplied,

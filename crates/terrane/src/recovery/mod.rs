@@ -41,6 +41,7 @@ use crate::levels::{
 use crate::log::{Log, LogOptions};
 use crate::memtable::Memtable;
 use crate::options::{CompactionMode, Options};
+use crate::read::rows::RowCache;
 
 /// Slots of the commit ring: more than threads will ever stand in it at once.
 const RING_SLOTS: usize = 1024;
@@ -152,6 +153,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         log,
         log_generation: generation,
         cache,
+        rows: RowCache::new(options.row_cache_bytes),
         heat: HeatSampler::new(),
         heat_folds: AtomicU64::new(0),
         snapshots: Arc::default(),

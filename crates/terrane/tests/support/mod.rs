@@ -75,6 +75,12 @@ pub fn tiny_table() -> SubtableOptions {
     SubtableOptions::new().block_bytes(4 << 10).value_threshold(3 << 10)
 }
 
+/// The options of a history's subtable: the last one keeps its memtables in a skiplist.
+pub fn options_of(table: usize) -> SubtableOptions {
+    let index = if table + 1 == TABLES { terrane::IndexKind::Skiplist } else { terrane::IndexKind::Art };
+    tiny_table().index(index)
+}
+
 pub fn name(table: usize) -> String {
     format!("t{table}")
 }
@@ -193,7 +199,7 @@ pub fn run(db: &Db, media: &SimMedia, op: &Op) -> terrane::Result<()> {
         Op::Compact(t) => db.subtable(&name(*t))?.compact()?,
         Op::Recreate(t) => {
             db.drop_subtable(&name(*t))?;
-            db.create_subtable(&name(*t), tiny_table())?;
+            db.create_subtable(&name(*t), options_of(*t))?;
         }
         Op::Background => {
             for _ in 0..3 {
@@ -254,7 +260,7 @@ pub fn fresh(seed: u64, options: &Options) -> terrane::Result<(Arc<SimMedia>, Db
     let media = SimMedia::new(seed);
     let db = open(&media, options)?;
     for t in 0..TABLES {
-        db.create_subtable(&name(t), tiny_table())?;
+        db.create_subtable(&name(t), options_of(t))?;
     }
     Ok((media, db))
 }
