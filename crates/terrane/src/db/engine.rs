@@ -1,6 +1,6 @@
 //! The engine behind all handles of an open database.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,11 +29,11 @@ use crate::read::iter::foreign_snapshot;
 use crate::read::lookup::{Found, Step, View, Walk};
 use crate::read::rows::RowCache;
 
-/// The subtables alive, by id and by name.
+/// The subtables alive, by id and by name. In order, so that a seed gives one history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
-    by_id: HashMap<SubtableId, Arc<Table>>,
-    by_name: HashMap<Arc<str>, Arc<Table>>,
+    by_id: BTreeMap<SubtableId, Arc<Table>>,
+    by_name: BTreeMap<Arc<str>, Arc<Table>>,
 }
 
 impl Tables {

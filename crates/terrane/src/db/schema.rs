@@ -1,9 +1,10 @@
-//! Creating, dropping and configuring subtables. Every change is durable in the manifest before it is visible.
+//! Creating, dropping and configuring subtables. Every change is durable in the manifest before it is visible, and the
+//! log up to it before that.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrane_base::{Error, ErrorKind, Result, SubtableId};
+use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_format::limits;
 use terrane_format::manifest::Edit;
 use terrane_format::value_ref::ValueRef;
@@ -25,6 +26,15 @@ impl Engine {
                 None => t.values.values().cloned().collect(),
             }
         })
+    }
+
+    /// Makes the log durable up to what is published, and returns that LSN. A change of the schema is durable at once,
+    /// and no crash may keep it and lose commits before it: the log would go on at an LSN below the subtable's own, and
+    /// replay would take what is written there for older than the subtable.
+    fn sync_settled(&self) -> Result<Lsn> {
+        let lsn = self.settled();
+        self.sync_log(lsn)?;
+        Ok(lsn)
     }
 
     pub(crate) fn create_subtable(&self, name: &str, options: SubtableOptions) -> Result<Arc<Table>> {
@@ -53,7 +63,7 @@ impl Engine {
             ));
         }
         let id = self.ids.subtable();
-        let lsn = self.settled();
+        let lsn = self.sync_settled()?;
         self.manifest.append(&[Edit::CreateSubtable {
             id,
             name: name.to_owned(),
@@ -80,7 +90,8 @@ impl Engine {
         // No install may slip in between: its extents would belong to nobody.
         let _edit = table.edit.lock();
         let values = self.values_of(table.id, None);
-        self.manifest.append(&[Edit::DropSubtable { id: table.id, lsn: self.settled() }])?;
+        let lsn = self.sync_settled()?;
+        self.manifest.append(&[Edit::DropSubtable { id: table.id, lsn }])?;
         table.mark_dropped();
         let mut changed = (*tables).clone();
         changed.remove(&table);

@@ -31,7 +31,7 @@ pub(crate) fn prepare(shared: &Arc<dyn Media>, dir: &Path, options: &Options) ->
         if !options.create_if_missing {
             return Err(not_a_database(dir));
         }
-        media.create_dir_all(dir)?;
+        make_dir(media, dir)?;
     }
     let exists = ManifestStore::exists(media, dir)?;
     if !exists && !options.create_if_missing {
@@ -53,12 +53,32 @@ pub(crate) fn prepare(shared: &Arc<dyn Media>, dir: &Path, options: &Options) ->
             .with_hint("restore the file SUPER from a backup; nothing was changed"));
     }
     // Even a directory that was there: an attempt before this one may have made it and failed here.
-    if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-        media.sync_dir(parent)?;
-    }
+    media.sync_dir(parent(dir))?;
     let uuid = uuid(media);
     drop(ManifestStore::create(shared.clone(), dir, uuid, Arc::new(Poison::new()))?);
     Ok(lock)
+}
+
+/// Makes a directory, and those above it that are missing; all of them durable.
+fn make_dir(media: &dyn Media, dir: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for d in dir.ancestors().filter(|d| !d.as_os_str().is_empty()) {
+        if media.exists(d)? {
+            break;
+        }
+        missing.push(d);
+    }
+    media.create_dir_all(dir)?;
+    missing.into_iter().rev().try_for_each(|d| media.sync_dir(parent(d)))
+}
+
+/// The directory that holds the name of `dir`.
+fn parent(dir: &Path) -> &Path {
+    match dir.parent() {
+        Some(p) if p.as_os_str().is_empty() => Path::new("."),
+        Some(p) => p,
+        None => dir,
+    }
 }
 
 /// A random identity.

@@ -1,0 +1,208 @@
+//! A history that is photographed before every I/O call, and what may be found after a crash at each of them.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrane::Options;
+use terrane::media::Media;
+use terrane::media::sim::{Image, OpInfo, SimMedia};
+
+use crate::support::*;
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What a subtable held at some moment.
+#[derive(Clone, Debug)]
+struct Held {
+    rows: Arc<Rows>,
+    hash: u64,
+    /// The step that created the subtable.
+    born: usize,
+}
+
+/// What the database held after a step.
+type State = Vec<Option<Held>>;
+
+/// How far a history had come at a crash point.
+#[derive(Clone, Copy, Debug)]
+pub struct Reached {
+    /// Steps up to here had returned.
+    pub done: usize,
+    /// Steps up to here had returned or were under way.
+    pub begun: usize,
+    /// Steps up to here survive a power failure.
+    pub synced: usize,
+}
+
+/// One I/O call of a history.
+#[derive(Clone, Debug)]
+pub struct Point {
+    pub image: Image,
+    pub index: u64,
+    /// The call, for messages.
+    pub call: String,
+    pub reached: Reached,
+}
+
+/// Everything a history went through.
+#[derive(Debug)]
+pub struct History {
+    pub seed: u64,
+    pub points: Vec<Point>,
+    states: Vec<State>,
+}
+
+/// What a step that changes something does.
+enum Step<'a> {
+    Write(&'a Op),
+    Drop(usize),
+    Create(usize),
+}
+
+fn hash(rows: &Rows) -> u64 {
+    let mut h = DefaultHasher::new();
+    rows.hash(&mut h);
+    h.finish()
+}
+
+/// What is shared with the hook.
+struct Recorder {
+    reached: Reached,
+    points: Vec<Point>,
+}
+
+impl History {
+    /// Runs a random history from the very first call that creates the database to the last of its closing.
+    pub fn record(seed: u64, ops: u64, keys: u64, options: &Options) -> Result<History, String> {
+        let err = |e: terrane::Error| format!("seed {seed}: the history itself failed: {e}");
+        let reached = Reached { done: 0, begun: 0, synced: 0 };
+        let recorder = Arc::new(Mutex::new(Recorder { reached, points: Vec::new() }));
+        let media = SimMedia::new(seed);
+        let hook = {
+            let recorder = recorder.clone();
+            move |m: &SimMedia, info: &OpInfo<'_>| {
+                let mut r = recorder.lock();
+                let (image, reached) = (m.image(), r.reached);
+                let call = format!("{:?} {}", info.kind, info.path.display());
+                r.points.push(Point { image, index: info.index, call, reached });
+            }
+        };
+        media.on_op(Some(Arc::new(hook)));
+        let mut history = History { seed, points: Vec::new(), states: vec![vec![None; TABLES]] };
+        let db = open(&media, options).map_err(err)?;
+        let mut rng = Rng(seed);
+        let mut at = |step: Step<'_>, sync: bool, history: &mut History| {
+            history.states.push(history.after(&step));
+            recorder.lock().reached.begun += 1;
+            match step {
+                Step::Write(op) => run(&db, &media, op)?,
+                Step::Drop(t) => db.drop_subtable(&name(t))?,
+                Step::Create(t) => db.create_subtable(&name(t), tiny_table()).map(drop)?,
+            }
+            let mut r = recorder.lock();
+            r.reached.done = r.reached.begun;
+            if sync {
+                r.reached.synced = r.reached.done;
+            }
+            Ok(())
+        };
+        for t in 0..TABLES {
+            at(Step::Create(t), true, &mut history).map_err(err)?;
+        }
+        for _ in 0..ops {
+            match op(&mut rng, keys) {
+                ref w @ Op::Write { sync, .. } => at(Step::Write(w), sync, &mut history).map_err(err)?,
+                Op::Recreate(t) => {
+                    at(Step::Drop(t), true, &mut history).map_err(err)?;
+                    at(Step::Create(t), true, &mut history).map_err(err)?;
+                }
+                Op::Sync => {
+                    run(&db, &media, &Op::Sync).map_err(err)?;
+                    let mut r = recorder.lock();
+                    r.reached.synced = r.reached.done;
+                }
+                other => run(&db, &media, &other).map_err(err)?,
+            }
+        }
+        db.close().map_err(err)?;
+        media.on_op(None);
+        media.shutdown();
+        history.points = std::mem::take(&mut recorder.lock().points);
+        Ok(history)
+    }
+
+    /// The state after one more step.
+    fn after(&self, step: &Step<'_>) -> State {
+        let mut state = self.states[self.states.len() - 1].clone();
+        match step {
+            Step::Drop(t) => state[*t] = None,
+            Step::Create(t) => {
+                let rows = Arc::new(Rows::new());
+                state[*t] = Some(Held { hash: hash(&rows), rows, born: self.states.len() });
+            }
+            Step::Write(op) => {
+                let mut model: Model = vec![None; TABLES];
+                let Op::Write { changes, .. } = op else { return state };
+                for c in changes {
+                    let (Change::Put { table, .. }
+                    | Change::Delete { table, .. }
+                    | Change::DeleteRange { table, .. }) = c;
+                    if model[*table].is_none() {
+                        model[*table] = state[*table].as_ref().map(|h| (*h.rows).clone());
+                    }
+                }
+                apply(&mut model, op);
+                for (held, rows) in state.iter_mut().zip(model) {
+                    if let (Some(held), Some(rows)) = (held, rows) {
+                        held.hash = hash(&rows);
+                        held.rows = Arc::new(rows);
+                    }
+                }
+            }
+        }
+        state
+    }
+
+    /// Whether `got` may be found after a crash. A process that dies loses nothing that returned; a power failure loses
+    /// at most a suffix of the commits that were not synced. Creating and dropping a subtable syncs what came before.
+    pub fn allows(&self, got: &Model, reached: Reached, power: bool) -> Result<(), String> {
+        let hashes: Vec<Option<u64>> = got.iter().map(|t| t.as_ref().map(hash)).collect();
+        let first = if power { reached.synced } else { reached.done };
+        for schema in (reached.done..=reached.begun).rev() {
+            let matches = |commits: usize| {
+                (0..TABLES).all(|t| self.held(t, commits, schema).map(|h| h.hash) == hashes[t])
+            };
+            if (first..=schema).rev().any(matches) {
+                return Ok(());
+            }
+        }
+        let wanted = |commits: usize| -> Model {
+            (0..TABLES)
+                .map(|t| self.held(t, commits, reached.done).map(|h| (*h.rows).clone()))
+                .collect()
+        };
+        // Say for each subtable alone which prefixes would explain it.
+        let alone: Vec<String> = (0..TABLES)
+            .map(|t| {
+                let fits = (0..self.states.len())
+                    .filter(|p| self.held(t, *p, reached.done.max(*p)).map(|h| h.hash) == hashes[t]);
+                let fits: Vec<usize> = fits.collect();
+                format!("t{t} as after {:?}..{:?}", fits.first(), fits.last())
+            })
+            .collect();
+        Err(format!(
+            "no prefix from {first} explains it ({reached:?}; {}): {}",
+            alone.join(", "),
+            difference(got, &wanted(reached.done)).unwrap_or_default()
+        ))
+    }
+
+    /// A subtable as a crash leaves it that keeps the commits before `commits` and the schema after step `schema`.
+    fn held(&self, table: usize, commits: usize, schema: usize) -> Option<&Held> {
+        let born = self.states[schema][table].as_ref()?.born;
+        self.states[commits.max(born)][table].as_ref()
+    }
+}
