@@ -180,9 +180,7 @@ impl History {
             }
         }
         let wanted = |commits: usize| -> Model {
-            (0..TABLES)
-                .map(|t| self.held(t, commits, reached.done).map(|h| (*h.rows).clone()))
-                .collect()
+            (0..TABLES).map(|t| self.held(t, commits, reached.done).map(|h| (*h.rows).clone())).collect()
         };
         // Say for each subtable alone which prefixes would explain it.
         let alone: Vec<String> = (0..TABLES)

@@ -103,7 +103,8 @@ impl Survivor<'_> {
         for (n, image) in images.iter().enumerate() {
             let kind = CrashKind::ALL[rng.below(5) as usize];
             let seed = rng.next();
-            let told = |e| format!("crashed again at call {n} of the recovery, {kind:?}, crash seed {seed}: {e}");
+            let told =
+                |e| format!("crashed again at call {n} of the recovery, {kind:?}, crash seed {seed}: {e}");
             let media = image.crash(kind, seed);
             let mut power = is_power(self.kind) || is_power(kind);
             crashes += 1;
@@ -115,7 +116,8 @@ impl Survivor<'_> {
                     power |= is_power(kind);
                     crashes += 1;
                     let media = image.crash(kind, rng.next());
-                    let db = open(&media, &tiny()).map_err(|e| told(format!("and once more, {kind:?}: {e}")))?;
+                    let db =
+                        open(&media, &tiny()).map_err(|e| told(format!("and once more, {kind:?}: {e}")))?;
                     (media, db)
                 }
                 _ => {
