@@ -94,7 +94,7 @@ impl History {
         let mut history = History { seed, points: Vec::new(), states: vec![vec![None; TABLES]] };
         let db = open(&media, options).map_err(err)?;
         let mut rng = Rng(seed);
-        let mut at = |step: Step<'_>, sync: bool, history: &mut History| {
+        let at = |step: Step<'_>, sync: bool, history: &mut History| {
             history.states.push(history.after(&step));
             recorder.lock().reached.begun += 1;
             match step {
