@@ -387,7 +387,7 @@ pub fn samples(name: &str) -> Vec<Vec<u8>> {
         "compression" => {
             let raw = &blocks[1];
             let stored = terrane_format::block::Compressor::new(Compression::Zstd, 1)
-                .and_then(|mut c| Ok(c.compress(raw).unwrap_or_default()))
+                .map(|mut c| c.compress(raw).unwrap_or_default())
                 .unwrap();
             vec![[&(raw.len() as u32).to_be_bytes()[1..], &stored].concat()]
         }
