@@ -109,7 +109,8 @@ impl Db {
         recovery::destroy(&*media, dir.as_ref())
     }
 
-    /// Creates a subtable; durable when it returns. Blocks for a flush of the manifest.
+    /// Creates a subtable; durable when it returns, with every commit before it. Blocks for a flush of the log and of the
+    /// manifest.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`], [`ErrorKind::InvalidArgument`] for a bad name (1 to 255 bytes) or options, and
@@ -152,7 +153,7 @@ impl Db {
         names
     }
 
-    /// Drops a subtable with all it holds; durable when it returns. Open cursors go on to their end, handles fail with
+    /// Drops a subtable with all it holds; durable when it returns, with every commit before it. Open cursors go on to their end, handles fail with
     /// [`ErrorKind::SubtableDropped`]; space comes back as the last cursor goes.
     ///
     /// # Errors
