@@ -153,8 +153,8 @@ impl Db {
         names
     }
 
-    /// Drops a subtable with all it holds; durable when it returns, with every commit before it. Open cursors go on to their end, handles fail with
-    /// [`ErrorKind::SubtableDropped`]; space comes back as the last cursor goes.
+    /// Drops a subtable with all it holds; durable when it returns, with every commit before it. Open cursors go on to
+    /// their end, handles fail with [`ErrorKind::SubtableDropped`]; space comes back as the last cursor goes.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], and what writing the manifest can fail with.
