@@ -4,6 +4,8 @@
 //! `TERRANE_STRIDE` = 1 makes every call fail in turn (default: every 29th, from an offset that follows from the kind of
 //! fault), `TERRANE_SEEDS` sets how many histories, `TERRANE_SEED` runs one.
 
+#![allow(clippy::disallowed_methods, reason = "writers are threads")]
+
 mod support;
 
 use std::collections::BTreeMap;
@@ -12,8 +14,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use support::*;
+use terrane::media::Media;
+use terrane::media::real::RealOptions;
 use terrane::media::sim::{CrashKind, Fault, FaultPlan, OpKind, SimMedia};
-use terrane::{Db, Error, ErrorKind};
+use terrane::{Db, Error, ErrorKind, Options, Tuning};
 
 fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
@@ -537,4 +541,79 @@ fn a_full_device_refuses_writes_until_there_is_room() {
         }
     }
     eprintln!("{refused} operations were refused");
+}
+
+#[test]
+fn closing_on_a_full_device_still_makes_the_log_durable() {
+    let tuning = Tuning { segment_bytes: 8 << 20, tail_bytes: 2 << 20, ..Tuning::default() };
+    let options = Options::new().memtable_bytes(64 << 20).tuning(tuning);
+    let media = SimMedia::new(1);
+    let db = open(&media, &options).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    for i in 0..12_000u32 {
+        t.put(&i.to_be_bytes(), &[i as u8; 1000]).unwrap();
+    }
+    media.set_capacity(Some(media.used_bytes()));
+    assert_eq!(db.close().unwrap_err().kind(), ErrorKind::OutOfSpace);
+    assert_eq!(t.put(b"k", b"v").unwrap_err().kind(), ErrorKind::Closed);
+    let media = media.image().crash(CrashKind::PowerLost, 1);
+    media.set_capacity(None);
+    let db = open(&media, &options).unwrap();
+    let t = db.subtable("t").unwrap();
+    assert!((0..12_000u32).all(|i| t.get(&i.to_be_bytes()).unwrap() == Some(vec![i as u8; 1000])));
+}
+
+#[test]
+fn writers_on_many_threads_get_over_a_full_device() {
+    const WRITERS: usize = 3;
+    let threads = RealOptions { log_threads: 1, flush_threads: 2, compaction_threads: 1 };
+    let media = SimMedia::with_threads(1, &threads);
+    let db = open(&media, &tiny()).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    media.set_capacity(Some(media.used_bytes() + (4 << 20)));
+    let stuck = std::sync::Barrier::new(WRITERS + 1);
+    let free = std::sync::Barrier::new(WRITERS + 1);
+    std::thread::scope(|s| {
+        for w in 0..WRITERS {
+            let (t, stuck, free) = (&t, &stuck, &free);
+            s.spawn(move || {
+                let mut written = Vec::new();
+                let mut refusals = 0;
+                for i in 0u64.. {
+                    let key = [&[w as u8][..], &i.to_be_bytes()].concat();
+                    match t.put(&key, &vec![i as u8; (i % 3000) as usize]) {
+                        Ok(()) => written.push(i),
+                        Err(e) => {
+                            assert_eq!(e.kind(), ErrorKind::OutOfSpace, "{e}");
+                            refusals += 1;
+                        }
+                    }
+                    if refusals == 20 {
+                        break;
+                    }
+                }
+                stuck.wait();
+                free.wait();
+                // Whoever asks now may still hear of an attempt that began before; soon nobody does.
+                let key = [&[w as u8][..], &u64::MAX.to_be_bytes()].concat();
+                while let Err(e) = t.put(&key, b"again") {
+                    assert_eq!(e.kind(), ErrorKind::OutOfSpace, "{e}");
+                    std::thread::yield_now();
+                }
+                for i in written {
+                    let key = [&[w as u8][..], &i.to_be_bytes()].concat();
+                    assert_eq!(t.get(&key).unwrap(), Some(vec![i as u8; (i % 3000) as usize]));
+                }
+                assert_eq!(t.get(&key).unwrap().as_deref(), Some(&b"again"[..]));
+            });
+        }
+        stuck.wait();
+        media.set_capacity(None);
+        free.wait();
+    });
+    t.flush().unwrap();
+    t.compact().unwrap();
+    assert!(db.check(|_| true).unwrap().is_clean());
+    db.close().unwrap();
+    media.shutdown();
 }

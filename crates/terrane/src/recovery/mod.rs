@@ -226,11 +226,12 @@ impl Engine {
     }
 
     fn close_once(self: &Arc<Self>) -> Result<()> {
-        // A long log would make the next opening slow.
+        // A long log would make the next opening slow. It is no less safe: whatever this comes to, the rest is done.
+        let mut flushed = Ok(());
         if self.memory.used() as u64 > FLUSH_AT_CLOSE && !self.log.is_poisoned() {
             for table in self.tables.load().all() {
-                if !table.is_dropped() {
-                    self.flush_table(table)?;
+                if !table.is_dropped() && flushed.is_ok() {
+                    flushed = self.flush_table(table);
                 }
             }
         }
@@ -245,7 +246,8 @@ impl Engine {
             first_lsn: self.oldest_needed(None),
             durable_lsn: self.log.durable_lsn(),
             clean: true,
-        })])
+        })])?;
+        flushed
     }
 }
 
