@@ -2,7 +2,7 @@
 //!
 //! The builder walks the plan in key order, reads the blocks of each task, and keeps a bounded number of tasks in flight
 //! with the scheduler; their verified outputs are written in order. Inputs stay valid meanwhile because the job holds
-//! the Super it started from, and because busy ranges keep other jobs away.
+//! the version it started from, and because busy ranges keep other jobs away.
 //!
 //! # After a crash
 //! Until the manifest edit is durable nothing refers to the new extents: the next opening finds their space free.
@@ -97,8 +97,9 @@ impl Engine {
     /// # Errors
     /// Whatever reading, merging, writing or installing fails with; nothing is changed then.
     pub(crate) fn compact_piece(self: &Arc<Self>, table: &Arc<Table>, pick: &Pick) -> Result<()> {
-        let state = table.state_full();
-        let inputs = inputs::of_piece(&state.version, pick);
+        // The version alone: a Super would keep memtables in memory that are written out meanwhile.
+        let version = table.state().version.clone();
+        let inputs = inputs::of_piece(&version, pick);
         if inputs.iter().all(|i| i.parts.is_empty()) {
             return Ok(());
         }
@@ -107,7 +108,7 @@ impl Engine {
         let snapshots = self.snapshots.collect(published);
         let form = extent_form(&table.options(), pick.to, self.options.tuning.extent_bytes);
         let is_bottom = |range: &KeyRange| {
-            let below = state.version.levels.iter().skip(pick.to as usize);
+            let below = version.levels.iter().skip(pick.to as usize);
             below.into_iter().all(|run| run.overlapping(&range.lo, range.hi.as_deref()).is_empty())
         };
         let rules = MoveRules {

@@ -97,7 +97,11 @@ impl Engine {
             let tables = self.tables.load();
             let waiting: usize =
                 tables.all().map(|t| t.frozen().iter().map(|m| m.bytes()).sum::<usize>()).sum();
-            if waiting * 4 < self.memory.used() {
+            let active: usize = tables.all().map(|t| t.state().active().bytes()).sum();
+            // What neither is active nor waits is held by readers of memtables that are written out already: freezing
+            // more would make small memtables and free nothing.
+            let ours = active * 2 > self.memory.used() - waiting.min(self.memory.used());
+            if waiting * 4 < self.memory.used() && ours {
                 let largest = tables.all().max_by_key(|t| t.state().active().bytes());
                 if let Some(t) = largest {
                     self.freeze_active(t);
