@@ -100,7 +100,7 @@ impl History {
             match step {
                 Step::Write(op) => run(&db, &media, op)?,
                 Step::Drop(t) => db.drop_subtable(&name(t))?,
-                Step::Create(t) => db.create_subtable(&name(t), tiny_table()).map(drop)?,
+                Step::Create(t) => db.create_subtable(&name(t), options_of(t)).map(drop)?,
             }
             let mut r = recorder.lock();
             r.reached.done = r.reached.begun;

@@ -57,7 +57,7 @@ impl Survivor<'_> {
         let mut rng = Rng(self.seed ^ 0x6c69_7665);
         for (t, held) in model.iter_mut().enumerate() {
             if held.is_none() {
-                db.create_subtable(&name(t), tiny_table()).map_err(told("creating a subtable"))?;
+                db.create_subtable(&name(t), options_of(t)).map_err(told("creating a subtable"))?;
                 *held = Some(Default::default());
             }
         }
