@@ -63,11 +63,10 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Models under loom count as tests.
 fn is_test_attribute(line: &str) -> bool {
     let line = line.trim_start();
-    line.starts_with("#[cfg(test)]")
-        || line.starts_with("#[cfg(all(test")
-        || line.starts_with("#[cfg(any(test")
+    ["#[cfg(test)]", "#[cfg(loom)]", "#[cfg(all(test", "#[cfg(any(test"].iter().any(|a| line.starts_with(a))
 }
 
 /// Where the modules lie that `text` declares for tests only: their path without `.rs`.
