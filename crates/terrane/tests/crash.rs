@@ -68,7 +68,7 @@ fn crash_at(history: &History, point: &Point, plan: Plan, tally: &Tally) -> Resu
             };
             let number = tally.images.fetch_add(1, Ordering::Relaxed);
             survivor.lives().map_err(told)?;
-            if number % plan.nested == 0 || plan.only.is_some() {
+            if number.is_multiple_of(plan.nested) || plan.only.is_some() {
                 tally.nested.fetch_add(survivor.crashes_again().map_err(told)?, Ordering::Relaxed);
             }
         }
