@@ -1,7 +1,7 @@
 //! Picking: which piece of the tree to merge next. A pure function of the version; it can be replayed.
 //!
 //! Four things make a merge worth while, and each gets an urgency (1 = due):
-//! * *L0 runs* slow every read. Three are due, four are the limit. They are merged together into L1, piece by piece
+//! * *L0 runs* slow every read. Two are due, four are the limit. They are merged together into L1, piece by piece
 //!   along a cursor through the key space, so that L0 shrinks from the front while flushes add to it. They go at once if
 //!   they meet little of L1 (clustered keys, a small L1).
 //! * *A level above its target size*: the coldest stretch that meets least below leaves. The further above, the more
@@ -165,7 +165,7 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
         return None;
     }
     let urgency = match runs.len() {
-        n @ 1..=2 => {
+        n @ 1 => {
             let spans: Vec<_> = runs.iter().filter_map(|r| span(r)).collect();
             let lo = spans.iter().map(|s| s.0).min()?;
             let hi = spans.iter().map(|s| s.1).max()?;
@@ -174,7 +174,9 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
             // Straight down if that rewrites little more than itself.
             if meets * 3 <= own * 4 { n as f64 } else { 0.0 }
         }
-        n => n as f64 - 2.0,
+        // From two on, so that two more can come while a pass through L1 is under way: flushes go on instead of coming in
+        // bursts at the end of each pass.
+        n => n as f64 - 1.0,
     };
     if urgency < 1.0 {
         return None;
