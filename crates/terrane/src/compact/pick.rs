@@ -229,14 +229,13 @@ fn pick_size(p: &Picture<'_>) -> Option<Pick> {
     let targets = targets(sizes.iter().sum(), p.memtable_bytes);
     let mut best: Option<Pick> = None;
     for (i, (&size, &target)) in sizes.iter().zip(&targets).enumerate() {
-        let urgency = size as f64 / target as f64;
+        let urgency = 1.0 + (size as f64 / target as f64 - 1.0) * 3.0;
         if urgency <= 1.0 || best.as_ref().is_some_and(|b| b.urgency >= urgency) {
             continue;
         }
         let from = i as u8 + 1;
         let surplus = size - target;
         if let Some(range) = leaving(p, from, surplus) {
-            let urgency = 1.0 + (urgency - 1.0) * 3.0;
             best = Some(Pick { from, to: from + 1, range, reason: Reason::Size, urgency });
         }
     }
@@ -266,7 +265,7 @@ fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
             let heat = heat as f64 / (j - i) as f64 / f64::from(hottest);
             let score = meets as f64 / size.max(1) as f64 + HEAT_WEIGHT * heat;
             if best.as_ref().is_none_or(|(s, _)| score < *s) {
-                best = Some((score, KeyRange { lo: lo.to_vec(), hi: Some(hi.to_vec()) }));
+                best = Some((score, capped(below, lo, hi, p.piece_bytes)));
             }
         }
         // Half-overlapping windows: fine enough, and linear.
@@ -281,13 +280,26 @@ pub(crate) fn is_mostly_deletes(r: &ExtentRef) -> bool {
     m.deletes >= MIN_DELETES && m.deletes * 2 >= m.rows
 }
 
+/// The front of `[lo, hi)` in which `refs` hold about two pieces: however wide an extent is, a job stays bounded. What is
+/// left is picked again.
+fn capped(refs: &[Arc<ExtentRef>], lo: &[u8], hi: &[u8], piece_bytes: u64) -> KeyRange {
+    let mut gathered = 0;
+    for r in overlapping(refs, lo, Some(hi)) {
+        if gathered >= 2 * piece_bytes && *r.lo > *lo {
+            return KeyRange { lo: lo.to_vec(), hi: Some(r.lo.to_vec()) };
+        }
+        gathered += u64::from(r.extent.meta.data_bytes);
+    }
+    KeyRange { lo: lo.to_vec(), hi: Some(hi.to_vec()) }
+}
+
 fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
     if !p.busy.level_is_busy(0)
         && let Some(r) = p.version.l0.iter().flat_map(|run| run.refs()).find(|r| is_mostly_deletes(r))
     {
         let hi = r.hi.to_vec();
         if !p.busy.is_busy(1, &r.lo, Some(&hi)) {
-            let range = KeyRange { lo: r.lo.to_vec(), hi: Some(hi) };
+            let range = capped(level(p.version, 1), &r.lo, &hi, p.piece_bytes);
             return Some(Pick { from: 0, to: 1, range, reason: Reason::Deletes, urgency: 2.5 });
         }
     }
@@ -302,7 +314,7 @@ fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
             let useful = deeper || r.extent.meta.max_seq <= p.oldest_snapshot;
             let free = !p.busy.is_busy(from, &r.lo, Some(&r.hi)) && !p.busy.is_busy(to, &r.lo, Some(&r.hi));
             if useful && free {
-                let range = KeyRange { lo: r.lo.to_vec(), hi: Some(r.hi.to_vec()) };
+                let range = capped(level(p.version, to), &r.lo, &r.hi, p.piece_bytes);
                 return Some(Pick { from, to, range, reason: Reason::Deletes, urgency: 2.2 });
             }
         }

@@ -278,17 +278,20 @@ impl Context<'_> {
                 && b.handle.compression == self.form.compression
                 && !(bottom && b.handle.deletes > 0)
         };
-        let span = |b: &'_ BlockOf| -> (u64, u32, u32) {
-            let h = &b.handle;
-            // What must not be copied says that it is all deletions: the builder refuses such blocks.
-            let deletes = if copyable(b) { h.deletes } else { h.rows };
-            (u64::from(h.raw_len), h.rows, deletes)
+        // A block that straddles an edge of its part, or of the range, holds records that must not come along.
+        let inside = |parts: &[ExtentRef], list: &[BlockOf], at: usize| {
+            let b = &list[at];
+            let Some(part) = parts[b.part].trim(&range.lo, range.hi.as_deref()) else { return false };
+            let last = list.get(at + 1).is_none_or(|next| next.part != b.part);
+            *b.first_key >= *part.lo && !(last && *part.hi < *part.extent.meta.hi)
         };
         let mut sources = Vec::with_capacity(ways.len());
         for (parts, list) in ways.iter().zip(blocks) {
-            let spans = list.iter().map(|b| {
-                let (bytes, rows, deletes) = span(b);
-                Span { first_key: &b.first_key[..], bytes, rows, deletes }
+            let spans = list.iter().enumerate().map(|(at, b)| {
+                let h = &b.handle;
+                // What must not be copied says that it is all deletions: the builder refuses such blocks.
+                let deletes = if copyable(b) && inside(parts, list, at) { h.deletes } else { h.rows };
+                Span { first_key: &b.first_key[..], bytes: u64::from(h.raw_len), rows: h.rows, deletes }
             });
             sources.push(Source { blocks: spans.collect(), end: parts.last().map(|p| &*p.hi) });
         }
