@@ -37,7 +37,8 @@ pub(crate) fn to_json(s: &Stats) -> Value {
                 .collect();
             json!({
                 "name": t.name, "memtables": t.memtables, "memtable_bytes": t.memtable_bytes,
-                "memtable_records": t.memtable_records, "large_values": t.large_values, "levels": levels,
+                "memtable_records": t.memtable_records, "large_values": t.large_values, "dead_bytes": t.dead_bytes,
+                "levels": levels,
             })
         })
         .collect();
@@ -94,12 +95,13 @@ pub(crate) fn to_text(s: &Stats) -> String {
     for t in &s.subtables {
         let _ = writeln!(
             o,
-            "\nsubtable {}: {} records ({}) in {} memtables, {} large values",
+            "\nsubtable {}: {} records ({}) in {} memtables, {} large values, {} dead",
             t.name,
             t.memtable_records,
             bytes(t.memtable_bytes),
             t.memtables,
-            t.large_values
+            t.large_values,
+            bytes(t.dead_bytes)
         );
         if t.levels.is_empty() {
             continue;

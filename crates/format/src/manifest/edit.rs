@@ -6,7 +6,7 @@
 //!  1 create subtable  id varint | name length varint, name | options length varint, options | lsn varint
 //!  2 set options      id varint | options length varint, options
 //!  3 drop subtable    id varint | lsn varint
-//!  4 add ref          subtable varint | level u8 | run varint | lo bound | hi bound | extent meta
+//!  4 add ref          subtable varint | level u8 | run varint | lo bound | hi bound | extent meta | size
 //!  5 remove ref       subtable varint | level u8 | run varint | extent id varint | lo length varint, lo
 //!  6 persisted        subtable varint | lsn varint
 //!  7 add value        subtable varint | reference length varint, value reference
@@ -16,6 +16,7 @@
 //! 11 end of checkpoint
 //!
 //! bound = 0 u8 (the extent's own) or 1 u8 | length varint, key
+//! size = nothing if both bounds are the extent's own, else bytes varint | rows varint | deletes varint
 //! ```
 //! An edit that this version does not know is refused, whole manifest and all: skipping it would lose structure. What
 //! older versions may skip is announced by the superblock's feature bits.
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 use terrane_base::{Error, ErrorKind, ExtentId, Lsn, Result, SubtableId};
 
+use super::PartSize;
 use crate::codec::{Reader, put_bytes, put_varint};
 use crate::extent::ExtentMeta;
 use crate::limits::{MAX_KEY, MAX_NAME};
@@ -98,6 +100,8 @@ pub enum Edit {
         lo: Vec<u8>,
         /// First key behind the part.
         hi: Vec<u8>,
+        /// What lies between the two; that of the whole extent if they are its own bounds.
+        size: PartSize,
         /// The extent.
         extent: Arc<ExtentMeta>,
     },
@@ -182,13 +186,16 @@ impl Edit {
                 put_varint(b, *lsn);
                 DROP_SUBTABLE
             }
-            Edit::AddRef { subtable, level, run, lo, hi, extent } => {
+            Edit::AddRef { subtable, level, run, lo, hi, size, extent } => {
                 put_varint(b, u64::from(subtable.0));
                 b.push(*level);
                 put_varint(b, *run);
                 put_bound(b, lo, &extent.lo);
                 put_bound(b, hi, &extent.hi);
                 extent.encode(b);
+                if (lo, hi) != (&extent.lo, &extent.hi) {
+                    size.encode(b);
+                }
                 ADD_REF
             }
             Edit::RemoveRef { subtable, level, run, extent, lo } => {
@@ -261,9 +268,19 @@ impl Edit {
                 let (subtable, level, run) = (subtable(&mut r)?, r.u8()?, r.varint()?);
                 let (lo, hi) = (bound(&mut r)?, bound(&mut r)?);
                 let extent = ExtentMeta::decode(&mut r)?;
+                let size = match (lo, hi) {
+                    (None, None) => PartSize::whole(&extent),
+                    _ => PartSize::decode(&mut r, &extent)?,
+                };
                 let lo = lo.map_or_else(|| extent.lo.clone(), <[u8]>::to_vec);
                 let hi = hi.map_or_else(|| extent.hi.clone(), <[u8]>::to_vec);
-                Edit::AddRef { subtable, level, run, lo, hi, extent: Arc::new(extent) }
+                if lo == extent.lo && hi == extent.hi && size != PartSize::whole(&extent) {
+                    return Err(Error::corruption(format!(
+                        "a reference to the whole of extent {} has the size of a part",
+                        extent.id
+                    )));
+                }
+                Edit::AddRef { subtable, level, run, lo, hi, size, extent: Arc::new(extent) }
             }
             REMOVE_REF => Edit::RemoveRef {
                 subtable: subtable(&mut r)?,

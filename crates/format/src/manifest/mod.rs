@@ -9,6 +9,7 @@
 
 mod edit;
 mod frame;
+mod part;
 #[cfg(test)]
 mod tests;
 
@@ -16,3 +17,4 @@ pub use edit::{Edit, LogPosition, NextIds};
 pub use frame::{
     Edits, Frame, MAX_GROUP, ManifestHeader, PAGE, encode_group, encode_seal, frame_span, read_frame,
 };
+pub use part::PartSize;

@@ -34,20 +34,22 @@ fn meta(id: u64) -> ExtentMeta {
 
 fn edits() -> Vec<Edit> {
     let t = SubtableId(9);
-    let add = |lo: &[u8], hi: &[u8]| Edit::AddRef {
+    let add = |lo: &[u8], hi: &[u8], size| Edit::AddRef {
         subtable: t,
         level: 1,
         run: 0,
         lo: lo.to_vec(),
         hi: hi.to_vec(),
+        size,
         extent: Arc::new(meta(77)),
     };
     let piece = ValuePiece { file: 1, unit: 2, units: 3, crc: 4 };
     vec![
         Edit::CreateSubtable { id: t, name: "größe".into(), options: vec![1, 2, 3], lsn: 4096 },
         Edit::SetOptions { id: t, options: vec![] },
-        add(b"b", b"m\0"),
-        add(b"c", b"d"),
+        add(b"b", b"m\0", PartSize::whole(&meta(77))),
+        add(b"c", b"d", PartSize { bytes: 1000, rows: 200, deletes: 3 }),
+        add(b"b", b"c", PartSize::default()),
         Edit::RemoveRef { subtable: t, level: 0, run: 1 << 40, extent: ExtentId(5), lo: vec![0; 300] },
         Edit::Persisted { subtable: t, lsn: 1 << 50 },
         Edit::AddValue { subtable: t, value: ValueRef { id: 8, len: 150_000, pieces: vec![piece] } },
@@ -144,6 +146,33 @@ fn an_unknown_edit_is_newer_and_surplus_bytes_are_corruption() {
     assert_eq!(kind(&[11, 1, 0]), ErrorKind::Corruption);
     assert_eq!(kind(&[3, 2, 1, 0x80]), ErrorKind::Corruption);
     assert_eq!(kind(&[9, 4, 1, 2, 3, 2]), ErrorKind::Corruption, "2 is not a flag");
+}
+
+#[test]
+fn the_size_of_a_part_follows_the_extent_and_never_exceeds_it() {
+    let part = |lo: &[u8], size| {
+        let extent = Arc::new(meta(77));
+        let (lo, hi) = (lo.to_vec(), b"m\0".to_vec());
+        let mut out = Vec::new();
+        Edit::AddRef { subtable: SubtableId(9), level: 1, run: 0, lo, hi, size, extent }.encode(&mut out);
+        out
+    };
+    let whole = PartSize::whole(&meta(77));
+    assert_eq!(whole, PartSize { bytes: 4096, rows: 900, deletes: 7 });
+    let pinned = part(b"c", whole);
+    assert_eq!(pinned[pinned.len() - 5..], [0x80, 0x20, 0x84, 0x07, 7], "bytes, rows, deletions");
+    let decode = |bytes: &[u8]| Edit::decode(&mut crate::codec::Reader::new(bytes));
+    assert!(decode(&pinned).is_ok());
+    for absurd in [
+        PartSize { bytes: 4097, ..whole },
+        PartSize { rows: 901, ..whole },
+        PartSize { deletes: 8, ..whole },
+        PartSize { rows: 6, ..whole },
+        PartSize { rows: u64::MAX, deletes: u64::MAX, ..whole },
+    ] {
+        assert_eq!(decode(&part(b"c", absurd)).unwrap_err().kind(), ErrorKind::Corruption, "{absurd:?}");
+    }
+    assert!(part(b"b", whole).len() + 3 < pinned.len(), "a whole extent's is not stored");
 }
 
 proptest! {

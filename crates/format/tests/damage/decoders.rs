@@ -15,7 +15,7 @@ use terrane_format::extent::{
 };
 use terrane_format::log::{FRAME_HEADER, FrameHeader, LOG_SECTOR, SegmentHeader, TailHeader, Watermark};
 use terrane_format::manifest::{
-    Edit, Frame, LogPosition, ManifestHeader, encode_group, frame_span, read_frame,
+    Edit, Frame, LogPosition, ManifestHeader, PartSize, encode_group, frame_span, read_frame,
 };
 use terrane_format::options::SubtableOptionsRecord;
 use terrane_format::superblock::{Features, Superblock};
@@ -434,6 +434,7 @@ pub fn samples(name: &str) -> Vec<Vec<u8>> {
                     run: 0,
                     lo: b"a".to_vec(),
                     hi: b"x".to_vec(),
+                    size: PartSize { bytes: 100, rows: 3, deletes: 0 },
                     extent: std::sync::Arc::new(extent.meta.clone()),
                 },
                 Edit::Log(LogPosition { generation: 1, first_lsn: 4096, durable_lsn: 5000, clean: true }),

@@ -155,6 +155,14 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
         }
         let place = |what: String, offset: u32| extent.place(Error::corruption(what), offset);
         let index = Index::parse(&index_bytes)?;
+        let mut measured = r.clone();
+        measured.measure(index)?;
+        if measured.size != r.size {
+            self.damage(place(
+                format!("a reference shows {:?}, the manifest says {:?}", measured.size, r.size),
+                meta.index.offset,
+            ));
+        }
         let mut entry = IndexCursor::new();
         let mut record = BlockCursor::new();
         let mut last: Option<(Vec<u8>, Seq)> = None;

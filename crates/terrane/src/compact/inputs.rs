@@ -1,7 +1,5 @@
 //! The inputs of a piece: which parts of extents take part, and what blocks they consist of.
 
-use std::sync::Arc;
-
 use terrane_base::{MAX_SEQ, Result};
 use terrane_cache::Cache;
 use terrane_format::extent::{BlockHandle, Index, IndexCursor};
@@ -17,9 +15,6 @@ use crate::read::blocks::{Part, load};
 pub(crate) struct Input {
     pub(crate) level: u8,
     pub(crate) run: u64,
-    /// The parts as the run has them.
-    pub(crate) whole: Vec<Arc<ExtentRef>>,
-    /// The same, clipped.
     pub(crate) parts: Vec<ExtentRef>,
 }
 
@@ -27,15 +22,25 @@ pub(crate) struct Input {
 pub(crate) fn of_piece(version: &Version, pick: &Pick) -> Vec<Input> {
     let (lo, hi) = (&pick.range.lo[..], pick.range.hi.as_deref());
     let input = |level: u8, run: &Run| {
-        let whole = run.overlapping(lo, hi).to_vec();
-        let parts = whole.iter().filter_map(|r| r.trim(lo, hi)).collect();
-        Input { level, run: run.id, whole, parts }
+        let parts = run.overlapping(lo, hi).iter().filter_map(|r| r.trim(lo, hi)).collect();
+        Input { level, run: run.id, parts }
     };
     let takes_part = |level: u8| level == pick.from || level == pick.to;
     version.runs().filter(|(level, _)| takes_part(*level)).map(|(level, run)| input(level, run)).collect()
 }
 
-/// What of `part` lies outside `range`: before it, after it.
+/// Sets the size of a part that was trimmed, by its extent's index.
+pub(crate) fn measure(cache: &Cache, mut part: ExtentRef) -> Result<ExtentRef> {
+    let extent = part.extent.clone();
+    if part.is_trimmed() && extent.meta.blocks > 0 {
+        let pin = load(cache, &extent, &Part::Index)?;
+        let place = |e| extent.place(e, extent.meta.index.offset);
+        part.measure(Index::parse(&pin).map_err(place)?).map_err(place)?;
+    }
+    Ok(part)
+}
+
+/// What of `part` lies outside `range`: before it, after it. Not measured.
 pub(crate) fn remnants(part: &ExtentRef, range: &KeyRange) -> impl Iterator<Item = ExtentRef> {
     let before = (*part.lo < *range.lo).then(|| part.trim(&[], Some(&range.lo))).flatten();
     let after = range.hi.as_ref().filter(|hi| *part.hi > ***hi).and_then(|hi| part.trim(hi, None));

@@ -1,6 +1,6 @@
 //! Picking: which piece of the tree to merge next. A pure function of the version; it can be replayed.
 //!
-//! Four things make a merge worth while, and each gets an urgency (1 = due):
+//! Five things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done if nothing else is:
 //! * *L0 runs* slow every read. Two are due, four are the limit. They are merged together into L1, piece by piece
 //!   along a cursor through the key space, so that L0 shrinks from the front while flushes add to it. They go at once if
 //!   they meet little of L1 (clustered keys, a small L1).
@@ -8,9 +8,12 @@
 //!   urgent, without bound: an L1 that grows makes every merge of L0 dearer, so it must not starve behind them.
 //! * *Deletions*: a stretch whose records are mostly tombstones slows scans; it sinks (or, at the bottom, is rewritten)
 //!   before all else.
-//! * Level targets follow the data: L1 is at most 1/11 of it or four times the memtable budget, whichever is more; when
-//!   1/111 of the data would still be more than that, a further level appears, and so on: write amplification grows with
-//!   the logarithm of the data and nothing has to be tuned.
+//! * *Dead space*: merges trim what straddles their edges, and an extent takes its space until nothing refers to it. One
+//!   that is mostly dead is rewritten where it is. That can wait for a rest, until a fifth of the data is dead.
+//!
+//! Level targets follow the data: L1 is at most 1/11 of it or four times the memtable budget, whichever is more; when
+//! 1/111 of the data would still be more than that, a further level appears, and so on: write amplification grows with
+//! the logarithm of the data and nothing has to be tuned.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +21,7 @@ use std::sync::atomic::Ordering;
 use terrane_base::Seq;
 
 use crate::compact::busy::{BusyRanges, KeyRange};
+use crate::compact::dead::Dead;
 use crate::levels::{ExtentRef, Run, Version};
 use crate::options::Options;
 
@@ -31,6 +35,10 @@ const MAX_LEVELS: usize = 7;
 const MIN_DELETES: u64 = 512;
 /// How much heat weighs against overlap when choosing who leaves a level.
 const HEAT_WEIGHT: f64 = 4.0;
+/// The share of live data at which dead space is due; below it is reclaimed in a rest.
+const DEAD_DUE: f64 = 0.2;
+/// A smaller share than this is left alone, and so is less than a 16th of a piece.
+const DEAD_NOTED: f64 = 0.02;
 
 /// Where the next piece of each level begins.
 #[derive(Debug, Default)]
@@ -44,6 +52,7 @@ pub(crate) enum Reason {
     L0,
     Size,
     Deletes,
+    Space,
 }
 
 /// A piece to merge: `range` of level `from` (0: all L0 runs) and of level `to`.
@@ -113,14 +122,14 @@ pub(crate) fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Optio
         if size >= p.piece_bytes {
             return Some(KeyRange { lo: first.to_vec(), hi: Some(r.lo.to_vec()) });
         }
-        size += u64::from(r.extent.meta.data_bytes);
+        size += r.bytes();
     }
     Some(KeyRange { lo: first.to_vec(), hi: None })
 }
 
 /// The most urgent piece, if any is due.
 pub(crate) fn pick(p: &Picture<'_>) -> Option<Pick> {
-    [pick_deletes(p), pick_l0(p), pick_size(p)]
+    [pick_deletes(p), pick_l0(p), pick_size(p), pick_space(p)]
         .into_iter()
         .flatten()
         .max_by(|a, b| a.urgency.total_cmp(&b.urgency))
@@ -129,21 +138,17 @@ pub(crate) fn pick(p: &Picture<'_>) -> Option<Pick> {
 /// How full the tree is of work: 1 = at the limit where writers must not be faster than merges.
 pub(crate) fn pressure(version: &Version, memtable_bytes: u64) -> f64 {
     let runs = version.l0.len() as f64 / MAX_L0_RUNS as f64;
-    let total: u64 = version.levels.iter().map(|r| bytes(r.refs())).sum();
+    let total: u64 = version.levels.iter().map(|r| r.bytes()).sum();
     let targets = targets(total, memtable_bytes);
-    let debt: u64 = version
-        .levels
-        .iter()
-        .zip(&targets)
-        .map(|(run, &target)| bytes(run.refs()).saturating_sub(target))
-        .sum();
+    let debt: u64 =
+        version.levels.iter().zip(&targets).map(|(run, &target)| run.bytes().saturating_sub(target)).sum();
     // Debt presses when it reaches twice what may be in L1 anyway.
     let debt = debt as f64 / (2.0 * targets[0] as f64);
     (runs * 0.9).max(debt.min(1.0))
 }
 
-pub(crate) fn bytes(refs: &[Arc<ExtentRef>]) -> u64 {
-    refs.iter().map(|r| u64::from(r.extent.meta.data_bytes)).sum()
+fn bytes(refs: &[Arc<ExtentRef>]) -> u64 {
+    refs.iter().map(|r| r.bytes()).sum()
 }
 
 fn level(version: &Version, level: u8) -> &[Arc<ExtentRef>] {
@@ -170,7 +175,7 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
             let lo = spans.iter().map(|s| s.0).min()?;
             let hi = spans.iter().map(|s| s.1).max()?;
             let meets = bytes(overlapping(level(p.version, 1), lo, Some(hi)));
-            let own: u64 = runs.iter().map(|r| bytes(r.refs())).sum();
+            let own: u64 = runs.iter().map(|r| r.bytes()).sum();
             // Straight down if that rewrites little more than itself.
             if meets * 3 <= own * 4 { n as f64 } else { 0.0 }
         }
@@ -214,7 +219,7 @@ fn l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
         met_l0 |= !is_l1;
         // L1 extents in front of the first L0 extent meet nothing and are not touched: they cost nothing.
         if met_l0 {
-            gathered += u64::from(r.extent.meta.data_bytes);
+            gathered += r.bytes();
         }
     }
     Some(KeyRange { lo: start.to_vec(), hi: None })
@@ -225,7 +230,7 @@ fn span(run: &Run) -> Option<(&[u8], &[u8])> {
 }
 
 fn pick_size(p: &Picture<'_>) -> Option<Pick> {
-    let sizes: Vec<u64> = p.version.levels.iter().map(|r| bytes(r.refs())).collect();
+    let sizes: Vec<u64> = p.version.levels.iter().map(|r| r.bytes()).collect();
     let targets = targets(sizes.iter().sum(), p.memtable_bytes);
     let mut best: Option<Pick> = None;
     for (i, (&size, &target)) in sizes.iter().zip(&targets).enumerate() {
@@ -254,7 +259,7 @@ fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
         let mut j = i;
         let (mut size, mut heat) = (0, 0u64);
         while j < refs.len() && (size < want || j == i) {
-            size += u64::from(refs[j].extent.meta.data_bytes);
+            size += refs[j].bytes();
             heat += u64::from(refs[j].extent.heat.load(Ordering::Relaxed));
             j += 1;
         }
@@ -274,10 +279,9 @@ fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
     best.map(|(_, range)| range)
 }
 
-/// Whether most of an extent's records are deletions.
+/// Whether most of a part's records are deletions.
 pub(crate) fn is_mostly_deletes(r: &ExtentRef) -> bool {
-    let m = &r.extent.meta;
-    m.deletes >= MIN_DELETES && m.deletes * 2 >= m.rows
+    r.size.deletes >= MIN_DELETES && r.size.deletes * 2 >= r.size.rows
 }
 
 /// The front of `[lo, hi)` in which `refs` hold about two pieces: however wide an extent is, a job stays bounded. What is
@@ -288,7 +292,7 @@ fn capped(refs: &[Arc<ExtentRef>], lo: &[u8], hi: &[u8], piece_bytes: u64) -> Ke
         if gathered >= 2 * piece_bytes && *r.lo > *lo {
             return KeyRange { lo: lo.to_vec(), hi: Some(r.lo.to_vec()) };
         }
-        gathered += u64::from(r.extent.meta.data_bytes);
+        gathered += r.bytes();
     }
     KeyRange { lo: lo.to_vec(), hi: Some(hi.to_vec()) }
 }
@@ -322,20 +326,44 @@ fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
     None
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_appear_as_the_data_grows_and_never_before() {
-        let mem = 128 << 20;
-        assert_eq!(targets(0, mem), vec![4 * mem, u64::MAX]);
-        assert_eq!(targets(5 << 30, mem), vec![4 * mem, u64::MAX]);
-        let t = targets(40 << 30, mem);
-        assert_eq!(t.len(), 2);
-        assert_eq!(t[0], (40 << 30) / 11);
-        let t = targets(111 * 4 * mem, mem);
-        assert_eq!(t, vec![4 * mem, 40 * mem, u64::MAX]);
-        assert!(targets(u64::MAX / 2, mem).len() <= MAX_LEVELS);
+/// Mostly dead extents of a level from L1 on, side by side, to be rewritten in place: those that free most for what is
+/// rewritten. (L0 shrinks by itself.)
+fn pick_space(p: &Picture<'_>) -> Option<Pick> {
+    let dead = Dead::of(p.version);
+    let live: u64 = p.version.runs().map(|(_, run)| run.bytes()).sum();
+    let share = dead.bytes() as f64 / live.max(1) as f64;
+    if share < DEAD_NOTED || dead.bytes() < p.piece_bytes / 16 {
+        return None;
     }
+    let urgency = if share < DEAD_DUE { share / DEAD_DUE } else { 1.0 + (share - DEAD_DUE) * 10.0 };
+    // Half dead is worth it at any time; a quarter where there is much.
+    let denominator = if share < DEAD_DUE { 2 } else { 4 };
+    let free = |level: u8, r: &ExtentRef| !p.busy.is_busy(level, &r.lo, Some(&r.hi));
+    let mut best: Option<(f64, u8, &Arc<ExtentRef>)> = None;
+    for (level, run) in (1..).zip(&p.version.levels) {
+        for r in run.trimmed().filter(|r| dead.is_sparse(r, denominator) && free(level, r)) {
+            let score = dead.bytes_beside(r) as f64 / (r.bytes() + 1) as f64;
+            if best.as_ref().is_none_or(|(s, ..)| score > *s) {
+                best = Some((score, level, r));
+            }
+        }
+    }
+    let (_, from, first) = best?;
+    let mut hi = first.hi.to_vec();
+    let mut gathered = first.bytes();
+    for r in overlapping(level(p.version, from), &first.hi, None) {
+        if gathered >= p.piece_bytes || !dead.is_sparse(r, denominator) || !free(from, r) {
+            break;
+        }
+        gathered += r.bytes();
+        hi = r.hi.to_vec();
+    }
+    if p.busy.is_busy(from, &first.lo, Some(&hi)) {
+        return None;
+    }
+    let range = KeyRange { lo: first.lo.to_vec(), hi: Some(hi) };
+    Some(Pick { from, to: from, range, reason: Reason::Space, urgency })
 }
+
+#[cfg(test)]
+mod tests;

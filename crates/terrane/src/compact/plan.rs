@@ -5,6 +5,7 @@
 //! half of the rows are deletions, so that these go away.
 
 use crate::compact::busy::KeyRange;
+use crate::compact::dead::Dead;
 use crate::compact::pick::is_mostly_deletes;
 use crate::levels::ExtentRef;
 
@@ -19,28 +20,31 @@ pub(crate) enum Stretch {
 
 /// What decides about moving by reference.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MoveRules {
+pub(crate) struct MoveRules<'a> {
     /// The target level is compressed: extents that are not must be rewritten.
     pub(crate) compressed_below: bool,
     /// Nothing older lies below: tombstones can go, so extents that have any are rewritten.
     pub(crate) bottom: bool,
     /// A rewrite in place: moving would achieve nothing.
     pub(crate) in_place: bool,
+    /// Extents of which at least half is dead are rewritten: moving would keep their space.
+    pub(crate) dead: &'a Dead,
 }
 
-impl MoveRules {
+impl MoveRules<'_> {
     fn may_move(&self, r: &ExtentRef) -> bool {
         let m = &r.extent.meta;
         let uncompressed = u64::from(m.data_bytes) >= m.raw_bytes;
         !(self.in_place
             || is_mostly_deletes(r)
+            || self.dead.is_sparse(r, 2)
             || (self.compressed_below && uncompressed)
             || (self.bottom && (m.has_tombstones || m.deletes > 0)))
     }
 }
 
 /// Cuts the inputs of a piece (per way, clipped to the piece, in key order) into stretches.
-pub(crate) fn stretches(ways: &[Vec<ExtentRef>], rules: MoveRules) -> Vec<Stretch> {
+pub(crate) fn stretches(ways: &[Vec<ExtentRef>], rules: MoveRules<'_>) -> Vec<Stretch> {
     let mut all: Vec<(usize, &ExtentRef)> =
         ways.iter().enumerate().flat_map(|(w, refs)| refs.iter().map(move |r| (w, r))).collect();
     all.sort_by(|a, b| a.1.lo.cmp(&b.1.lo).then(a.0.cmp(&b.0)));

@@ -24,6 +24,7 @@ use terrane_format::tombstone::RangeTombstones;
 use terrane_media::Signal;
 
 use crate::compact::busy::KeyRange;
+use crate::compact::dead::Dead;
 use crate::compact::inputs::{self, BlockOf, Input};
 use crate::compact::pick::Pick;
 use crate::compact::plan::{self, MoveRules, Stretch};
@@ -111,10 +112,12 @@ impl Engine {
             let below = version.levels.iter().skip(pick.to as usize);
             below.into_iter().all(|run| run.overlapping(&range.lo, range.hi.as_deref()).is_empty())
         };
+        let dead = Dead::of(&version);
         let rules = MoveRules {
             compressed_below: form.compression != Stored::None,
             bottom: is_bottom(&pick.range),
             in_place: pick.from == pick.to,
+            dead: &dead,
         };
         let cx = Context { engine: self, pick, form, snapshots };
         let ways: Vec<Vec<ExtentRef>> = inputs.iter().map(|i| i.parts.clone()).collect();
@@ -124,7 +127,9 @@ impl Engine {
             match stretch {
                 Stretch::Move { way, at } => out.moved.push((way, at)),
                 Stretch::Merge { range, ways } => {
-                    read += ways.iter().flatten().map(|p| u64::from(p.extent.meta.data_bytes)).sum::<u64>();
+                    for part in ways.iter().flatten() {
+                        read += inputs::measure(&self.cache, part.clone())?.bytes();
+                    }
                     cx.merge_stretch(&range, &ways, is_bottom(&range), &mut out)?;
                 }
             }
@@ -148,23 +153,28 @@ impl Engine {
         table.check_alive()?;
         let version = table.state().version.clone();
         let mut edit = VersionEdit::default();
-        // A part that goes down to where it is already, whole, stays untouched.
+        // Where nothing was done to what lies in the target level, it stays untouched, even if the piece ends within it.
         let stays = |way: usize, part: &ExtentRef| {
-            let same =
-                |m: &ExtentRef| m.lo == part.lo && m.hi == part.hi && Arc::ptr_eq(&m.extent, &part.extent);
+            let within = |m: &ExtentRef| part.lo <= m.lo && m.hi <= part.hi;
+            let same = |m: &ExtentRef| Arc::ptr_eq(&m.extent, &part.extent) && within(m);
             inputs[way].level == pick.to && out.moved.iter().any(|(w, m)| *w == way && same(m))
         };
+        let (lo, hi) = (&pick.range.lo[..], pick.range.hi.as_deref());
         for (way, input) in inputs.iter().enumerate() {
-            for part in input.whole.iter().filter(|p| !stays(way, p)) {
+            // As they are now: a neighbouring piece may have trimmed, on its side, what straddles an edge.
+            let run = version.runs().find(|(level, run)| (*level, run.id) == (input.level, input.run));
+            let parts = run.map_or(&[][..], |(_, run)| run.overlapping(lo, hi));
+            for part in parts.iter().filter(|p| !stays(way, p)) {
                 edit.removed.push(RefKey::of(input.level, input.run, part));
                 for rest in inputs::remnants(part, &pick.range) {
-                    edit.added.push((input.level, input.run, rest));
+                    edit.added.push((input.level, input.run, inputs::measure(&self.cache, rest)?));
                 }
             }
         }
-        for (way, part) in out.moved.iter().filter(|(way, part)| !stays(*way, part)) {
-            let run = if pick.to == 0 { inputs[*way].run } else { 0 };
-            edit.added.push((pick.to, run, part.clone()));
+        for (way, part) in &out.moved {
+            if inputs[*way].level != pick.to {
+                edit.added.push((pick.to, 0, inputs::measure(&self.cache, part.clone())?));
+            }
         }
         for meta in out.written.iter().flat_map(|w| w.extents()) {
             let extent = self.open_extent(table, meta)?;

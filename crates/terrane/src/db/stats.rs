@@ -3,6 +3,7 @@
 use terrane_base::metrics::Counter;
 use terrane_format::extent::UNIT_BYTES;
 
+use crate::compact::dead::Dead;
 use crate::db::engine::Engine;
 
 /// Counts kept by the engine; each is bumped without sharing a cache line between threads.
@@ -29,11 +30,11 @@ pub struct LevelStats {
     pub runs: usize,
     /// References to extents.
     pub extents: usize,
-    /// Stored bytes of their blocks.
+    /// Stored bytes of the blocks that they show.
     pub bytes: u64,
-    /// Bytes before compression.
+    /// Those bytes before compression; of a trimmed extent in proportion.
     pub raw_bytes: u64,
-    /// Records, deletions included.
+    /// Records in those blocks, deletions included.
     pub rows: u64,
     /// Deletions.
     pub deletes: u64,
@@ -54,6 +55,8 @@ pub struct SubtableStats {
     pub levels: Vec<LevelStats>,
     /// Large values stored apart.
     pub large_values: u64,
+    /// Bytes of blocks that nothing refers to any more, in extents that are still referred to in part.
+    pub dead_bytes: u64,
 }
 
 /// An open database, at one moment. Counts start at its opening.
@@ -122,11 +125,9 @@ fn level(name: String, runs: &[std::sync::Arc<crate::levels::Run>]) -> LevelStat
     for run in runs {
         s.rows += run.rows();
         s.deletes += run.deletes();
-        for m in run.refs().iter().map(|r| &r.extent.meta) {
-            s.extents += 1;
-            s.bytes += u64::from(m.data_bytes);
-            s.raw_bytes += m.raw_bytes;
-        }
+        s.extents += run.refs().len();
+        s.bytes += run.bytes();
+        s.raw_bytes += run.refs().iter().map(|r| r.raw_bytes()).sum::<u64>();
     }
     s
 }
@@ -147,6 +148,7 @@ impl Engine {
                 memtable_bytes: state.memtables.iter().map(|m| m.bytes() as u64).sum(),
                 memtable_records: state.memtables.iter().map(|m| m.index.len() as u64).sum(),
                 levels,
+                dead_bytes: Dead::of(&state.version).bytes(),
                 large_values: self
                     .manifest
                     .with_state(|s| s.subtables.get(&t.id).map_or(0, |t| t.values.len() as u64)),

@@ -30,7 +30,7 @@ pub(crate) mod run;
 pub(crate) mod space;
 pub(crate) mod state;
 #[cfg(test)]
-mod testkit;
+pub(crate) mod testkit;
 #[cfg(test)]
 mod tests;
 pub(crate) mod version;

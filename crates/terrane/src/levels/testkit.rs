@@ -9,7 +9,7 @@ use terrane_base::{ExtentId, Result, Seq, SubtableId};
 use terrane_format::Kind;
 use terrane_format::block::{Block, BlockBuilder, BlockCursor, BlockForm, FinishedBlock};
 use terrane_format::extent::{BlockHandle, ExtentForm, ExtentMeta, Index, IndexCursor, Section};
-use terrane_format::manifest::Edit;
+use terrane_format::manifest::{Edit, PartSize};
 use terrane_media::sim::{CrashKind, Image, SimMedia};
 use terrane_media::{Media, OpenMode};
 
@@ -30,7 +30,7 @@ pub(super) fn machine(seed: u64) -> Arc<SimMedia> {
     media
 }
 
-pub(super) fn meta(id: u64, lo: &str, hi: &str) -> Arc<ExtentMeta> {
+pub(crate) fn meta(id: u64, lo: &str, hi: &str) -> Arc<ExtentMeta> {
     Arc::new(ExtentMeta {
         id: ExtentId(id),
         file: 1,
@@ -55,7 +55,7 @@ pub(super) fn meta(id: u64, lo: &str, hi: &str) -> Arc<ExtentMeta> {
 }
 
 /// An extent that cannot be read.
-pub(super) fn extent(meta: Arc<ExtentMeta>, reclaimer: &Arc<Reclaimer>) -> Arc<Extent> {
+pub(crate) fn extent(meta: Arc<ExtentMeta>, reclaimer: &Arc<Reclaimer>) -> Arc<Extent> {
     let media = SimMedia::new(0);
     let path = PathBuf::from("/file");
     let file = media.open(&path, OpenMode::CREATE_DIRECT).unwrap();
@@ -68,7 +68,7 @@ pub(super) fn create(id: u32, name: &str) -> Edit {
 
 pub(super) fn add(level: u8, run: u64, meta: &Arc<ExtentMeta>) -> Edit {
     let (lo, hi) = (meta.lo.clone(), meta.hi.clone());
-    Edit::AddRef { subtable: T, level, run, lo, hi, extent: meta.clone() }
+    Edit::AddRef { subtable: T, level, run, lo, hi, size: PartSize::whole(meta), extent: meta.clone() }
 }
 
 pub(super) fn remove(level: u8, run: u64, meta: &Arc<ExtentMeta>) -> Edit {

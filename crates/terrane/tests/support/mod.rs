@@ -57,18 +57,20 @@ pub enum Op {
 }
 
 /// Sizes at which a few hundred operations fill memtables, extents and levels.
+pub const TUNING: Tuning = Tuning {
+    segment_bytes: 128 << 10,
+    tail_bytes: 64 << 10,
+    drain_bytes: 4 << 10,
+    log_budget: 256 << 10,
+    data_file_bytes: 4 << 20,
+    extent_bytes: 32 << 10,
+    piece_bytes: 64 << 10,
+    task_bytes: 16 << 10,
+};
+
+/// Options with them.
 pub fn tiny() -> Options {
-    let tuning = Tuning {
-        segment_bytes: 128 << 10,
-        tail_bytes: 64 << 10,
-        drain_bytes: 4 << 10,
-        log_budget: 256 << 10,
-        data_file_bytes: 4 << 20,
-        extent_bytes: 32 << 10,
-        piece_bytes: 64 << 10,
-        task_bytes: 16 << 10,
-    };
-    Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(1).tuning(tuning)
+    Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(1).tuning(TUNING)
 }
 
 pub fn tiny_table() -> SubtableOptions {

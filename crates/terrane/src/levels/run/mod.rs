@@ -7,7 +7,6 @@ mod part;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terrane_base::{Error, Result};
@@ -25,6 +24,8 @@ pub(crate) struct Run {
     /// [`head`] of each lower bound.
     heads: Vec<u64>,
     totals: Totals,
+    /// Places of the parts that are not whole extents.
+    trimmed: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +64,8 @@ impl Run {
         };
         let heads = refs.iter().map(|r| head(&r.lo, shared)).collect();
         let totals = Totals::of(&refs);
-        Ok(Run { id, refs, shared, heads, totals })
+        let trimmed = (0..).zip(&refs).filter(|(_, r)| r.is_trimmed()).map(|(at, _)| at).collect();
+        Ok(Run { id, refs, shared, heads, totals, trimmed })
     }
 
     /// The parts in key order.
@@ -126,34 +128,33 @@ impl Run {
         self.refs.get(from..to).unwrap_or_default()
     }
 
-    /// Bytes of space of all its extents, each counted once and whole, trimmed or not.
+    /// Stored bytes of the blocks that the parts show.
     pub(crate) fn bytes(&self) -> u64 {
         self.totals.bytes
     }
 
-    /// Records of all its extents, each counted once and whole.
+    /// Records of those blocks.
     pub(crate) fn rows(&self) -> u64 {
         self.totals.rows
     }
 
-    /// Records that are deletes, counted as [`Run::rows`] does.
+    /// Those of the records that are deletions.
     pub(crate) fn deletes(&self) -> u64 {
         self.totals.deletes
+    }
+
+    /// The parts that are not whole extents.
+    pub(crate) fn trimmed(&self) -> impl Iterator<Item = &Arc<ExtentRef>> {
+        self.trimmed.iter().filter_map(|&at| self.refs.get(at as usize))
     }
 }
 
 impl Totals {
     fn of(refs: &[Arc<ExtentRef>]) -> Self {
-        let mut totals = Totals::default();
-        let mut trimmed = BTreeSet::new();
-        for r in refs {
-            let meta = &r.extent.meta;
-            if !r.is_trimmed() || trimmed.insert(meta.id) {
-                totals.bytes += super::space::Alloc::of_extent(meta).bytes();
-                totals.rows += meta.rows;
-                totals.deletes += meta.deletes;
-            }
-        }
-        totals
+        refs.iter().fold(Totals::default(), |t, r| Totals {
+            bytes: t.bytes + r.bytes(),
+            rows: t.rows + r.size.rows,
+            deletes: t.deletes + r.size.deletes,
+        })
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use terrane_base::{Result, Seq};
+use terrane_base::{MAX_SEQ, Result, Seq};
+use terrane_format::extent::{Index, IndexCursor};
+use terrane_format::manifest::PartSize;
 use terrane_format::tombstone::RangeTombstones;
 
 use crate::levels::Extent;
@@ -17,20 +19,69 @@ pub(crate) struct ExtentRef {
     pub(crate) lo: Box<[u8]>,
     /// First key behind the part.
     pub(crate) hi: Box<[u8]>,
+    /// What the blocks between the two hold.
+    pub(crate) size: PartSize,
 }
 
 impl ExtentRef {
     /// The whole extent.
     pub(crate) fn whole(extent: Arc<Extent>) -> Self {
         let (lo, hi) = (extent.meta.lo.as_slice().into(), extent.meta.hi.as_slice().into());
-        ExtentRef { extent, lo, hi }
+        let size = PartSize::whole(&extent.meta);
+        ExtentRef { extent, lo, hi, size }
     }
 
-    /// The part of this one in `[lo, hi)`; `None` if that is empty. No `hi` means no upper bound.
+    /// The part of this one in `[lo, hi)`; `None` if that is empty. No `hi` means no upper bound. Its size stays that of
+    /// this one until it is [measured](ExtentRef::measure): all that is known without the index.
     pub(crate) fn trim(&self, lo: &[u8], hi: Option<&[u8]>) -> Option<Self> {
         let lo = lo.max(&self.lo);
         let hi = hi.map_or(&*self.hi, |h| h.min(&self.hi));
-        (lo < hi).then(|| ExtentRef { extent: self.extent.clone(), lo: lo.into(), hi: hi.into() })
+        (lo < hi).then(|| ExtentRef {
+            extent: self.extent.clone(),
+            lo: lo.into(),
+            hi: hi.into(),
+            size: self.size,
+        })
+    }
+
+    /// Sets the size by the extent's index block (unused for an extent without blocks, or for a whole one).
+    ///
+    /// # Errors
+    /// Corruption if the index is damaged.
+    pub(crate) fn measure(&mut self, index: Index<'_>) -> Result<()> {
+        let whole = PartSize::whole(&self.extent.meta);
+        if !self.is_trimmed() || self.extent.meta.blocks == 0 {
+            self.size = whole;
+            return Ok(());
+        }
+        let mut size = PartSize::default();
+        let mut cursor = IndexCursor::new();
+        cursor.seek(index, &self.lo, MAX_SEQ)?;
+        while let Some(h) = cursor.handle().filter(|_| *cursor.key() < *self.hi) {
+            if *cursor.key() <= *self.lo {
+                // The block before ends where this one begins.
+                size = PartSize::default();
+            }
+            size.bytes = size.bytes.saturating_add(h.stored_len);
+            size.rows += u64::from(h.rows);
+            size.deletes += u64::from(h.deletes);
+            cursor.next(index)?;
+        }
+        size.check(&self.extent.meta)?;
+        self.size = size;
+        Ok(())
+    }
+
+    /// Stored bytes of the blocks that the part shows.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.size.bytes.into()
+    }
+
+    /// Bytes of the part before compression, in the extent's proportion.
+    pub(crate) fn raw_bytes(&self) -> u64 {
+        let m = &self.extent.meta;
+        let raw = u128::from(m.raw_bytes) * u128::from(self.size.bytes) / u128::from(m.data_bytes.max(1));
+        raw as u64
     }
 
     /// Whether this is not the whole extent.

@@ -1,6 +1,7 @@
 use proptest::collection::btree_set;
 use proptest::prelude::*;
 use terrane_base::ErrorKind;
+use terrane_format::manifest::PartSize;
 
 use super::*;
 use crate::levels::Reclaimer;
@@ -8,7 +9,8 @@ use crate::levels::testkit::{extent, meta};
 
 fn part(id: u64, lo: &[u8], hi: &[u8]) -> Arc<ExtentRef> {
     let wide = meta(id, "", "\u{10ffff}");
-    Arc::new(ExtentRef { extent: extent(wide, &Reclaimer::new(|| {})), lo: lo.into(), hi: hi.into() })
+    let whole = ExtentRef::whole(extent(wide, &Reclaimer::new(|| {})));
+    Arc::new(ExtentRef { lo: lo.into(), hi: hi.into(), ..whole })
 }
 
 /// Keys that share prefixes, are prefixes of one another, or hold zero bytes.
@@ -63,13 +65,16 @@ fn an_empty_run_finds_nothing() {
 }
 
 #[test]
-fn two_parts_of_one_extent_count_it_once() {
+fn a_run_counts_what_its_parts_show() {
     let whole = ExtentRef::whole(extent(meta(1, "a", "z"), &Reclaimer::new(|| {})));
-    let left = whole.trim(b"", Some(b"f")).unwrap();
+    let mut left = whole.trim(b"", Some(b"f")).unwrap();
+    assert_eq!(left.bytes(), 10, "not measured yet");
+    left.size = PartSize { bytes: 3, rows: 2, deletes: 0 };
     let right = whole.trim(b"k", None).unwrap();
     assert_eq!((&*left.lo, &*left.hi, &*right.lo, &*right.hi), (&b"a"[..], &b"f"[..], &b"k"[..], &b"z"[..]));
     assert!(left.is_trimmed() && !whole.is_trimmed());
     assert!(whole.trim(b"z", None).is_none() && whole.trim(b"c", Some(b"c")).is_none());
     let run = Run::new(0, vec![Arc::new(left), Arc::new(right)]).unwrap();
-    assert_eq!((run.rows(), run.deletes(), run.bytes()), (10, 1, 2 * 65536));
+    assert_eq!((run.rows(), run.deletes(), run.bytes()), (12, 1, 13));
+    assert_eq!(run.trimmed().count(), 2);
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use terrane_base::{Error, ErrorKind, ExtentId, Lsn, Result, SubtableId};
 use terrane_format::extent::ExtentMeta;
 use terrane_format::limits::{MAX_NAME, MAX_SUBTABLES};
-use terrane_format::manifest::{Edit, LogPosition, NextIds};
+use terrane_format::manifest::{Edit, LogPosition, NextIds, PartSize};
 use terrane_format::value_ref::ValueRef;
 
 pub(crate) use ids::Ids;
@@ -34,6 +34,8 @@ pub(crate) const MAX_LEVEL: u8 = 31;
 pub(crate) struct RefState {
     /// First key behind the part; its first key is the map's key.
     pub(crate) hi: Vec<u8>,
+    /// What it holds.
+    pub(crate) size: PartSize,
     /// The extent.
     pub(crate) extent: Arc<ExtentMeta>,
 }
@@ -135,8 +137,8 @@ impl DbState {
                 Undo::Options(*id, old)
             }
             Edit::DropSubtable { id, .. } => self.drop_subtable(*id)?,
-            Edit::AddRef { subtable, level, run, lo, hi, extent } => {
-                let part = RefState { hi: hi.clone(), extent: extent.clone() };
+            Edit::AddRef { subtable, level, run, lo, hi, size, extent } => {
+                let part = RefState { hi: hi.clone(), size: *size, extent: extent.clone() };
                 self.add_part(*subtable, (*level, *run), lo, part)?;
                 Undo::Unadd { subtable: *subtable, run: (*level, *run), lo: lo.clone() }
             }
@@ -242,6 +244,7 @@ impl DbState {
         if lo >= hi || lo < meta.lo.as_slice() || hi > meta.hi.as_slice() {
             return Err(wrong(id, format!("a part of extent {} lies outside of it", meta.id)));
         }
+        part.size.check(&meta).map_err(|e| wrong(id, e.message().to_owned()))?;
         if let Some(parts) = parts {
             let before = parts.range::<[u8], _>((Bound::Unbounded, Bound::Included(lo))).next_back();
             let after = parts.range::<[u8], _>((Bound::Included(lo), Bound::Unbounded)).next();
@@ -353,6 +356,7 @@ impl SubtableState {
                 run: *run,
                 lo: lo.clone(),
                 hi: part.hi.clone(),
+                size: part.size,
                 extent: part.extent.clone(),
             })
         });

@@ -15,7 +15,8 @@ fn kind(s: &DbState, edits: &[Edit]) -> ErrorKind {
 }
 
 fn trimmed(level: u8, meta: &Arc<ExtentMeta>, lo: &str, hi: &str) -> Edit {
-    Edit::AddRef { subtable: T, level, run: 0, lo: lo.into(), hi: hi.into(), extent: meta.clone() }
+    let size = PartSize { bytes: 5, rows: 4, deletes: 0 };
+    Edit::AddRef { subtable: T, level, run: 0, lo: lo.into(), hi: hi.into(), size, extent: meta.clone() }
 }
 
 fn value(id: u64) -> ValueRef {
@@ -38,6 +39,15 @@ fn what_breaks_an_invariant_is_refused() {
         trimmed(2, &b, "d", "h"),
         trimmed(2, &b, "e", "i"),
         trimmed(2, &b, "f", "f"),
+        Edit::AddRef {
+            subtable: T,
+            level: 2,
+            run: 0,
+            lo: b"f".to_vec(),
+            hi: b"g".to_vec(),
+            size: PartSize { bytes: 11, rows: 4, deletes: 0 },
+            extent: b.clone(),
+        },
         add(2, 0, &meta(5, "a", "b")),
         remove(2, 0, &a),
         remove(1, 0, &meta(6, "c", "f")),
@@ -53,6 +63,7 @@ fn what_breaks_an_invariant_is_refused() {
         run: 0,
         lo: a.lo.clone(),
         hi: a.hi.clone(),
+        size: PartSize::whole(&a),
         extent: a.clone(),
     };
     assert_eq!(kind(&twice, &[elsewhere]), ErrorKind::Corruption, "an extent belongs to one subtable");
@@ -108,6 +119,7 @@ fn any_edit() -> impl Strategy<Value = Edit> {
             run: if level == 0 { run } else { 0 },
             lo: vec![lo],
             hi: vec![lo + len],
+            size: PartSize { bytes: len.into(), rows: 1, deletes: 0 },
             extent: Arc::new(ExtentMeta { lo: vec![0], hi: vec![20], ..(*meta(x, "", "")).clone() }),
         }),
         (id(), part).prop_map(|(subtable, (level, run, x, lo, _))| Edit::RemoveRef {

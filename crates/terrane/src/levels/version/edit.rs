@@ -50,6 +50,7 @@ impl VersionEdit {
             run: *run,
             lo: part.lo.to_vec(),
             hi: part.hi.to_vec(),
+            size: part.size,
             extent: part.extent.meta.clone(),
         });
         removed.chain(added).collect()

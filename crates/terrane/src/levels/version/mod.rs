@@ -70,7 +70,7 @@ impl Version {
                 };
                 extents.insert(part.extent.id, extent.clone());
                 let (lo, hi) = (lo.as_slice().into(), part.hi.as_slice().into());
-                edit.added.push((*level, *run, ExtentRef { extent, lo, hi }));
+                edit.added.push((*level, *run, ExtentRef { extent, lo, hi, size: part.size }));
             }
         }
         Ok(Version::empty(reclaimer).apply(&edit)?.version)

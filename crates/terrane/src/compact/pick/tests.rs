@@ -1,0 +1,114 @@
+use terrane_format::extent::ExtentMeta;
+use terrane_format::manifest::PartSize;
+
+use super::*;
+use crate::compact::plan::{MoveRules, Stretch, stretches};
+use crate::levels::testkit::{extent, meta};
+use crate::levels::{Reclaimer, VersionEdit};
+
+#[test]
+fn levels_appear_as_the_data_grows_and_never_before() {
+    let mem = 128 << 20;
+    assert_eq!(targets(0, mem), vec![4 * mem, u64::MAX]);
+    assert_eq!(targets(5 << 30, mem), vec![4 * mem, u64::MAX]);
+    let t = targets(40 << 30, mem);
+    assert_eq!(t.len(), 2);
+    assert_eq!(t[0], (40 << 30) / 11);
+    let t = targets(111 * 4 * mem, mem);
+    assert_eq!(t, vec![4 * mem, 40 * mem, u64::MAX]);
+    assert!(targets(u64::MAX / 2, mem).len() <= MAX_LEVELS);
+}
+
+/// A part of an extent that holds 1000 bytes in 100 rows, and spans more than the part.
+fn part(id: u64, lo: &str, hi: &str, shown: u32) -> ExtentRef {
+    let m = ExtentMeta {
+        data_bytes: 1000,
+        raw_bytes: 1000,
+        rows: 100,
+        deletes: 0,
+        ..(*meta(id, lo, &format!("{hi}~"))).clone()
+    };
+    let hi = if shown == 1000 { format!("{hi}~") } else { hi.to_owned() };
+    let whole = ExtentRef::whole(extent(Arc::new(m), &Reclaimer::new(|| {})));
+    let mut part = whole.trim(lo.as_bytes(), Some(hi.as_bytes())).unwrap();
+    part.size = PartSize { bytes: shown, rows: u64::from(shown / 10), deletes: 0 };
+    part
+}
+
+fn version(parts: impl IntoIterator<Item = (u8, u64, ExtentRef)>) -> Version {
+    let edit = VersionEdit { removed: Vec::new(), added: parts.into_iter().collect() };
+    Version::empty(Reclaimer::new(|| {})).apply(&edit).unwrap().version
+}
+
+fn with<T>(version: &Version, busy: &BusyRanges, f: impl FnOnce(&Picture<'_>) -> T) -> T {
+    let cursors = Cursors::default();
+    let (memtable_bytes, piece_bytes, oldest_snapshot) = (250, 2000, 0);
+    f(&Picture { version, busy, cursors: &cursors, memtable_bytes, piece_bytes, oldest_snapshot })
+}
+
+#[test]
+fn slivers_are_charged_for_what_they_show() {
+    // Ten extents of 1000 bytes, of which L1 shows 100 each: as much as it may have.
+    let v = version((0..10).map(|i| (1, 0, part(i, &format!("a{i}"), &format!("a{i}5"), 100))));
+    let idle = BusyRanges::default();
+    assert_eq!(targets(1000, 250)[0], 1000);
+    assert!(with(&v, &idle, pick_size).is_none());
+    assert_eq!(pressure(&v, 250), 0.0);
+    // Whole they are nine times too much.
+    let v = version((0..10).map(|i| (1, 0, part(i, &format!("a{i}"), &format!("a{i}5"), 1000))));
+    assert_eq!(with(&v, &idle, pick_size).unwrap().reason, Reason::Size);
+    assert_eq!(pressure(&v, 250), 1.0);
+}
+
+/// 50 whole extents in L2, and in L1 two neighbours that show `shown` bytes each.
+fn trimmed(shown: u32) -> Version {
+    let whole = (0..50).map(|i| (2, 0, part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000)));
+    let slivers = [
+        part(60, "a03", "a035", 900),
+        part(61, "a10", "a105", shown),
+        part(62, "a11", "a115", shown),
+        part(63, "a12", "a125", 1000),
+    ];
+    version(whole.chain(slivers.map(|p| (1, 0, p))))
+}
+
+#[test]
+fn dead_space_is_reclaimed_in_place_in_a_rest_and_urgently_when_there_is_much() {
+    let idle = BusyRanges::default();
+    let picked = |v: &Version| with(v, &idle, pick);
+    assert!(picked(&trimmed(950)).is_none(), "200 of 53800 bytes are not worth it");
+    let some = picked(&trimmed(100)).unwrap();
+    assert_eq!((some.reason, some.from, some.to), (Reason::Space, 1, 1));
+    let whole = KeyRange { lo: b"a10".to_vec(), hi: Some(b"a115".to_vec()) };
+    assert_eq!(some.range, whole, "neighbours together; neither what is nearly whole nor what is whole");
+    assert!(some.urgency < 1.0);
+    // Parts of an extent that together show all of it hide nothing, however small they are.
+    let (left, right) = (part(60, "b", "b2", 400), part(60, "b", "b2", 400));
+    let right = ExtentRef {
+        lo: b"b2"[..].into(),
+        hi: b"b2~"[..].into(),
+        size: PartSize { bytes: 600, ..right.size },
+        ..left.clone()
+    };
+    assert_eq!(Dead::of(&version([(1, 0, left), (2, 0, right)])).bytes(), 0);
+
+    let many = (0..20).map(|i| (2, 0, part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 700)));
+    let urgent = picked(&version(many)).unwrap();
+    assert_eq!(urgent.reason, Reason::Space);
+    assert!(urgent.urgency > 2.0, "300 of 700 bytes: {}", urgent.urgency);
+
+    let mut busy = BusyRanges::default();
+    busy.enter(1..=2, KeyRange { lo: b"a10".to_vec(), hi: Some(b"a11".to_vec()) });
+    let other = with(&trimmed(100), &busy, pick).unwrap();
+    assert_eq!(other.range.lo, b"a11", "nobody else works there");
+}
+
+#[test]
+fn a_mostly_dead_extent_is_not_moved_but_rewritten() {
+    let (sliver, rest) = (part(1, "a", "b", 100), part(2, "c", "d", 900));
+    let v = version([(1, 0, sliver.clone()), (1, 0, rest.clone())]);
+    let dead = Dead::of(&v);
+    let rules = MoveRules { compressed_below: false, bottom: true, in_place: false, dead: &dead };
+    let out = stretches(&[vec![sliver, rest], vec![]], rules);
+    assert!(matches!(out[..], [Stretch::Merge { .. }, Stretch::Move { .. }]), "{out:?}");
+}
