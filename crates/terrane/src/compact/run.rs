@@ -149,7 +149,7 @@ impl Engine {
         inputs: &[Input],
         out: Outcome,
     ) -> Result<()> {
-        let _edit = table.edit.lock();
+        let edit_guard = table.edit.lock();
         table.check_alive()?;
         let version = table.state().version.clone();
         let mut edit = VersionEdit::default();
@@ -193,6 +193,8 @@ impl Engine {
         let next = Arc::new(applied.version);
         table.install_version(next.clone(), None);
         version.retire(&next, applied.obsolete, values);
+        drop(edit_guard);
+        table.readers.strip();
         Ok(())
     }
 

@@ -93,6 +93,7 @@ impl Engine {
         table.install_version(next.clone(), Some(&memtable));
         version.retire(&next, applied.obsolete, dead);
         drop(edit_guard);
+        table.readers.strip();
         self.log.release_before(needed)?;
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(bytes);

@@ -92,19 +92,17 @@ impl Engine {
         let values = self.values_of(table.id, None);
         let lsn = self.sync_settled()?;
         self.manifest.append(&[Edit::DropSubtable { id: table.id, lsn }])?;
-        table.mark_dropped();
+        let version = table.state().version.clone();
+        table.drop_with(Arc::new(Version::empty(self.reclaimer.clone())));
         let mut changed = (*tables).clone();
         changed.remove(&table);
         self.tables.store(Arc::new(changed));
-        let state = table.state_full();
         // Large values, written out or not, go when the last reader has gone.
         let mut all = values;
-        all.extend(state.memtables.iter().flat_map(|m| m.values()));
+        all.extend(table.state().memtables.iter().flat_map(|m| m.values()));
         all.sort_by_key(|v| v.id);
         all.dedup_by_key(|v| v.id);
-        state.version.retire_all(all);
-        let empty = Arc::new(Version::empty(self.reclaimer.clone()));
-        table.install_version(empty, None);
+        version.retire_all(all);
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! A subtable's state in memory.
 //!
 //! Everything a reader needs hangs off one pointer, the [`Super`]: memtables, newest first, and the version of the
-//! levels. Readers load it without a lock; every change builds a new one and swaps it in.
+//! levels. Readers load it without a lock; every change builds a new one and swaps it in. A freeze only adds to what a state
+//! holds; whatever takes something out of it begins a new *epoch*, after which cursors move over to the newest state.
 //!
 //! # Concurrency
 //! `install` serialises swaps and is held for moments only, never across I/O. `edit` serialises changes of the version
@@ -20,6 +21,7 @@ use crate::compact::pick::Cursors;
 use crate::levels::Version;
 use crate::memtable::Memtable;
 use crate::options::SubtableOptions;
+use crate::read::scan::Readers;
 
 /// What readers see of a subtable at one moment.
 #[derive(Debug)]
@@ -27,8 +29,8 @@ pub(crate) struct Super {
     /// Newest first; the first one is active.
     pub(crate) memtables: Vec<Arc<Memtable>>,
     pub(crate) version: Arc<Version>,
-    /// Set when a newer one has taken its place: long readers move over.
-    pub(crate) retired: AtomicBool,
+    /// States of one epoch differ in what a freeze put in front alone.
+    pub(crate) epoch: u64,
 }
 
 impl Super {
@@ -57,10 +59,16 @@ pub(crate) struct Table {
     options: ArcSwap<SubtableOptions>,
     value_threshold: AtomicUsize,
     state: ArcSwap<Super>,
+    /// That of the newest state, told after the state is there.
+    epoch: AtomicU64,
+    /// Open cursors.
+    pub(crate) readers: Readers,
     install: Mutex<()>,
     /// Serialises version changes; see the module's head.
     pub(crate) edit: Mutex<()>,
     dropped: AtomicBool,
+    /// The version that takes the place of a dropped subtable's last one.
+    empty: Mutex<Option<Arc<Version>>>,
     /// All records of LSNs below it are in extents.
     pub(crate) persisted: AtomicU64,
     pub(crate) flushing: AtomicBool,
@@ -84,14 +92,13 @@ impl Table {
             database,
             value_threshold: AtomicUsize::new(options.value_threshold),
             options: ArcSwap::from_pointee(options),
-            state: ArcSwap::from_pointee(Super {
-                memtables: vec![memtable],
-                version,
-                retired: AtomicBool::new(false),
-            }),
+            state: ArcSwap::from_pointee(Super { memtables: vec![memtable], version, epoch: 0 }),
+            epoch: AtomicU64::new(0),
+            readers: Readers::default(),
             install: Mutex::new(()),
             edit: Mutex::new(()),
             dropped: AtomicBool::new(false),
+            empty: Mutex::default(),
             persisted: AtomicU64::new(persisted),
             flushing: AtomicBool::new(false),
             busy: Mutex::default(),
@@ -108,6 +115,12 @@ impl Table {
     /// The present state, to keep.
     pub(crate) fn state_full(&self) -> Arc<Super> {
         self.state.load_full()
+    }
+
+    /// States of lower epochs hold what a newer one has not: long readers move over.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     pub(crate) fn options(&self) -> Arc<SubtableOptions> {
@@ -129,8 +142,23 @@ impl Table {
         self.dropped.load(Ordering::Acquire)
     }
 
-    pub(crate) fn mark_dropped(&self) {
+    /// Ends the subtable. Its version stays for the cursors that are open, until the last of them goes. The caller holds
+    /// `edit`.
+    pub(crate) fn drop_with(&self, empty: Arc<Version>) {
+        *self.empty.lock() = Some(empty);
         self.dropped.store(true, Ordering::Release);
+        self.reader_left();
+    }
+
+    /// Lets go of a dropped subtable's version if there is no cursor. Whoever opens one looks whether the subtable is dropped
+    /// after taking a seat, whoever leaves comes here after giving it up: so no seat is missed, nor the last to be given up.
+    pub(crate) fn reader_left(&self) {
+        if self.is_dropped()
+            && self.readers.is_empty()
+            && let Some(empty) = self.empty.lock().take()
+        {
+            self.swap(true, |old| (old.memtables.clone(), empty));
+        }
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
@@ -144,7 +172,7 @@ impl Table {
 
     /// Puts a new active memtable in front.
     pub(crate) fn push_memtable(&self, memtable: Arc<Memtable>) {
-        self.swap(|old| {
+        self.swap(false, |old| {
             let mut memtables = Vec::with_capacity(old.memtables.len() + 1);
             memtables.push(memtable);
             memtables.extend(old.memtables.iter().cloned());
@@ -154,7 +182,7 @@ impl Table {
 
     /// Takes back what [`Table::push_memtable`] put in front of `old`.
     pub(crate) fn pop_memtable(&self, old: &Arc<Memtable>) {
-        self.swap(|state| {
+        self.swap(true, |state| {
             let from = state.memtables.iter().position(|m| Arc::ptr_eq(m, old)).unwrap_or(0);
             (state.memtables[from..].to_vec(), state.version.clone())
         });
@@ -165,20 +193,22 @@ impl Table {
         self.state().version.l0.len() < crate::compact::pick::MAX_L0_RUNS
     }
 
-    /// Shows `version`, without the memtable `flushed` whose records it now holds. The caller holds `edit`.
+    /// Shows `version`, without the memtable `flushed` whose records it now holds. The caller holds `edit`, and strips
+    /// `readers` when it does not any more.
     pub(crate) fn install_version(&self, version: Arc<Version>, flushed: Option<&Arc<Memtable>>) {
-        self.swap(|old| {
+        self.swap(true, |old| {
             let keep = |m: &&Arc<Memtable>| flushed.is_none_or(|f| !Arc::ptr_eq(f, m));
             (old.memtables.iter().filter(keep).cloned().collect(), version)
         });
     }
 
-    fn swap(&self, next: impl FnOnce(&Super) -> (Vec<Arc<Memtable>>, Arc<Version>)) {
+    fn swap(&self, removes: bool, next: impl FnOnce(&Super) -> (Vec<Arc<Memtable>>, Arc<Version>)) {
         let _install = self.install.lock();
         let old = self.state.load_full();
         let (memtables, version) = next(&old);
-        self.state.store(Arc::new(Super { memtables, version, retired: AtomicBool::new(false) }));
-        old.retired.store(true, Ordering::Release);
+        let epoch = old.epoch + u64::from(removes);
+        self.state.store(Arc::new(Super { memtables, version, epoch }));
+        self.epoch.store(epoch, Ordering::Release);
     }
 
     /// LSN of the oldest record that only a memtable holds. `settled` must have been read before this call: an empty

@@ -1,21 +1,21 @@
 //! Ordered reads: a cursor that goes both ways, and a Rust iterator over it.
 //!
 //! A cursor is a snapshot plus a position. It works on the state (memtables and version) that it found when it was last
-//! positioned; when a flush or a merge retires that state, it remembers its key, takes the new state and seeks again,
-//! so that long scans pin neither memtables nor old extents while they move.
+//! positioned; when a flush or a merge takes something out of that state, the cursor gives it up, be it in use or idle, and
+//! seeks its key in the newest state when it goes on. So an open cursor pins neither memtables nor old extents. What it stands
+//! on it keeps apart (`read::entry`), so that borrowed keys and values stay what they are meanwhile.
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::Kind;
 
 use crate::db::engine::Engine;
 use crate::db::snapshot::{Snapshot, SnapshotGuard};
-use crate::db::table::{Super, Table};
-use crate::read::merge::Merge;
-use crate::read::source::Source;
+use crate::db::table::Table;
+use crate::read::entry::Entry;
+use crate::read::scan::{Scan, Seated};
 
 /// Deletions a seek may step over before the engine is told to clear them away.
 const MANY_SKIPPED: u64 = 1000;
@@ -74,7 +74,9 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 
 /// A position among the keys of a subtable. Starts nowhere: seek first.
 ///
-/// Blocks on I/O when it enters a block that is not cached. It is a snapshot: it shows what was there when it was made.
+/// Blocks on I/O when it enters a block that is not cached. It is a snapshot: it shows what was there when it was made. However
+/// long it stays open, it keeps neither memtables nor space on the device from being freed between two calls, but versions of
+/// keys, as every snapshot does.
 #[derive(Debug)]
 pub struct Cursor {
     engine: Arc<Engine>,
@@ -82,16 +84,17 @@ pub struct Cursor {
     snapshot: SnapshotGuard,
     lower: Option<Vec<u8>>,
     upper: Option<Vec<u8>>,
-    state: Arc<Super>,
-    merge: Merge,
+    /// Where the scan lies between two calls; it may be gone at the next one.
+    seated: Seated,
+    /// What the cursor stands on.
+    entry: Entry,
     /// Inside the bounds.
     inside: bool,
 }
 
 impl Cursor {
     pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, options: ReadOptions) -> Result<Self> {
-        table.check_alive()?;
-        // Registered before the state is loaded: whatever retires versions after that respects this snapshot.
+        // Registered before any state is loaded: whatever retires versions after that respects this snapshot.
         let snapshot = match options.snapshot {
             Some(s) => {
                 engine.check_snapshot(&s)?;
@@ -99,10 +102,25 @@ impl Cursor {
             }
             None => engine.snapshots.register(|| engine.visible()),
         };
-        let state = table.state_full();
-        let merge = sources(&engine, &state, snapshot.seq);
+        let seated = Seated::new(table.clone());
+        // After the seat was taken: from here on the subtable keeps its state for us, dropped or not.
+        table.check_alive()?;
         let (lower, upper) = (options.lower, options.upper);
-        Ok(Cursor { engine, table, snapshot, lower, upper, state, merge, inside: false })
+        Ok(Cursor { engine, table, snapshot, lower, upper, seated, entry: Entry::new(), inside: false })
+    }
+
+    /// Another one that shows the same, without a position.
+    fn twin(&self) -> Self {
+        Cursor {
+            engine: self.engine.clone(),
+            table: self.table.clone(),
+            snapshot: self.snapshot.clone(),
+            lower: self.lower.clone(),
+            upper: self.upper.clone(),
+            seated: Seated::new(self.table.clone()),
+            entry: Entry::new(),
+            inside: false,
+        }
     }
 
     /// Whether the cursor stands on a key.
@@ -111,8 +129,9 @@ impl Cursor {
     }
 
     /// The key under the cursor; empty when not valid.
+    #[inline]
     pub fn key(&self) -> &[u8] {
-        if self.inside { self.merge.key() } else { &[] }
+        if self.inside { self.entry.key() } else { &[] }
     }
 
     /// The value under the cursor; empty when not valid. Borrowed, except for a large value, which is read from the
@@ -120,17 +139,18 @@ impl Cursor {
     ///
     /// # Errors
     /// I/O errors and corruption while reading a large value.
+    #[inline]
     pub fn value(&self) -> Result<Cow<'_, [u8]>> {
         if !self.inside {
             return Ok(Cow::Borrowed(&[]));
         }
-        match self.merge.kind() {
+        match self.entry.kind {
             Kind::ValueRef => self
                 .engine
-                .read_large(self.merge.value())
+                .read_large(self.entry.value())
                 .map(Cow::Owned)
                 .map_err(|e| e.with_subtable(&*self.table.name)),
-            _ => Ok(Cow::Borrowed(self.merge.value())),
+            _ => Ok(Cow::Borrowed(self.entry.value())),
         }
     }
 
@@ -139,13 +159,10 @@ impl Cursor {
     /// # Errors
     /// I/O errors and corruption; the cursor is then not valid.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.renew();
-        let from = match &self.lower {
-            Some(l) if &l[..] > key => l.clone(),
-            _ => key.to_vec(),
-        };
-        let done = self.merge.seek(&from);
-        self.settle(done)
+        let mut scan = self.scan();
+        let from = self.lower.as_deref().filter(|l| *l > key).unwrap_or(key);
+        let done = scan.merge.seek(from);
+        self.settle(scan, done)
     }
 
     /// To the last key at or before `key`.
@@ -156,9 +173,9 @@ impl Cursor {
         if self.upper.as_deref().is_some_and(|u| key >= u) {
             return self.seek_to_last();
         }
-        self.renew();
-        let done = self.merge.seek_for_prev(key);
-        self.settle(done)
+        let mut scan = self.scan();
+        let done = scan.merge.seek_for_prev(key);
+        self.settle(scan, done)
     }
 
     /// To the first key within the bounds.
@@ -166,12 +183,12 @@ impl Cursor {
     /// # Errors
     /// As for [`Cursor::seek`].
     pub fn seek_to_first(&mut self) -> Result<()> {
-        self.renew();
-        let done = match self.lower.clone() {
-            Some(l) => self.merge.seek(&l),
-            None => self.merge.seek_first(),
+        let mut scan = self.scan();
+        let done = match &self.lower {
+            Some(l) => scan.merge.seek(l),
+            None => scan.merge.seek_first(),
         };
-        self.settle(done)
+        self.settle(scan, done)
     }
 
     /// To the last key within the bounds.
@@ -179,14 +196,15 @@ impl Cursor {
     /// # Errors
     /// As for [`Cursor::seek`].
     pub fn seek_to_last(&mut self) -> Result<()> {
-        self.renew();
-        let done = match self.upper.clone() {
-            Some(u) => self.merge.seek_for_prev(&u).and_then(|()| {
-                if self.merge.valid() && self.merge.key() == u { self.merge.prev() } else { Ok(()) }
+        let mut scan = self.scan();
+        let done = match &self.upper {
+            Some(u) => scan.merge.seek_for_prev(u).and_then(|()| {
+                let on_it = scan.merge.valid() && scan.merge.key() == u;
+                if on_it { scan.merge.prev(u) } else { Ok(()) }
             }),
-            None => self.merge.seek_last(),
+            None => scan.merge.seek_last(),
         };
-        self.settle(done)
+        self.settle(scan, done)
     }
 
     /// To the next key; not valid after the last one.
@@ -198,15 +216,7 @@ impl Cursor {
         reason = "a cursor goes both ways and keeps its place: not an iterator"
     )]
     pub fn next(&mut self) -> Result<()> {
-        if !self.inside {
-            return Ok(());
-        }
-        let done = match self.move_over(true) {
-            Ok(true) => Ok(()),
-            Ok(false) => self.merge.next(),
-            Err(e) => Err(e),
-        };
-        self.settle(done)
+        self.step(true)
     }
 
     /// To the key before; not valid before the first one.
@@ -214,70 +224,65 @@ impl Cursor {
     /// # Errors
     /// As for [`Cursor::seek`].
     pub fn prev(&mut self) -> Result<()> {
+        self.step(false)
+    }
+
+    #[inline]
+    fn step(&mut self, forward: bool) -> Result<()> {
         if !self.inside {
             return Ok(());
         }
-        let done = match self.move_over(false) {
-            Ok(true) => Ok(()),
-            Ok(false) => self.merge.prev(),
-            Err(e) => Err(e),
-        };
-        self.settle(done)
-    }
-
-    /// Takes the newest state if the present one is retired, without a position.
-    fn renew(&mut self) -> bool {
-        if !self.state.retired.load(Ordering::Acquire) {
-            return false;
-        }
-        self.state = self.table.state_full();
-        self.merge = sources(&self.engine, &self.state, self.snapshot.seq);
-        true
-    }
-
-    /// Moves to the newest state if the present one is retired, and there one step on. Says whether it did.
-    fn move_over(&mut self, forward: bool) -> Result<bool> {
-        if !self.state.retired.load(Ordering::Acquire) {
-            return Ok(false);
-        }
-        let key = self.merge.key().to_vec();
-        self.renew();
-        if forward {
-            self.merge.seek(&key)?;
-        } else {
-            self.merge.seek_for_prev(&key)?;
-        }
-        // The snapshot shows the same keys in every state, so the key is there again; step off it.
-        if self.merge.valid() && self.merge.key() == key {
-            if forward {
-                self.merge.next()?;
-            } else {
-                self.merge.prev()?;
+        let key = self.entry.key();
+        let (scan, done) = match self.seated.take() {
+            Some(mut scan) => {
+                let done = scan.step(forward, key);
+                (scan, done)
             }
-        }
-        Ok(true)
+            None => {
+                let mut scan = self.build();
+                let done = scan.step_from(forward, key);
+                (scan, done)
+            }
+        };
+        self.settle(scan, done)
     }
 
-    fn settle(&mut self, done: Result<()>) -> Result<()> {
-        self.inside = false;
-        done.map_err(|e| e.with_subtable(&*self.table.name))?;
-        if self.merge.skipped > MANY_SKIPPED {
-            self.merge.skipped = 0;
+    /// The scan, at whatever position.
+    fn scan(&self) -> Box<Scan> {
+        self.seated.take().unwrap_or_else(|| self.build())
+    }
+
+    #[cold]
+    fn build(&self) -> Box<Scan> {
+        Scan::new(&self.engine, &self.table, self.snapshot.seq)
+    }
+
+    /// Ends a call: remembers what the scan stands on and leaves it in the seat.
+    #[inline]
+    fn settle(&mut self, mut scan: Box<Scan>, done: Result<()>) -> Result<()> {
+        if let Err(e) = done {
+            self.leave();
+            return Err(e.with_subtable(&*self.table.name));
+        }
+        if scan.merge.skipped > MANY_SKIPPED {
+            scan.merge.skipped = 0;
             self.engine.many_deletions(&self.table);
         }
-        let key = self.merge.key();
-        self.inside = self.merge.valid()
-            && self.lower.as_deref().is_none_or(|l| key >= l)
-            && self.upper.as_deref().is_none_or(|u| key < u);
+        let (lower, upper) = (self.lower.as_deref(), self.upper.as_deref());
+        let within = |key: &[u8]| lower.is_none_or(|l| key >= l) && upper.is_none_or(|u| key < u);
+        self.inside = scan.merge.show(&mut self.entry, within);
+        if !self.inside {
+            self.leave();
+        }
+        self.seated.put(scan);
         Ok(())
     }
-}
 
-fn sources(engine: &Engine, state: &Super, seq: u64) -> Merge {
-    let runs = state.version.runs().filter(|(_, r)| !r.is_empty());
-    let runs = runs.map(|(_, r)| Source::run(r.clone(), engine.cache.clone(), seq));
-    let mems = state.memtables.iter().filter(|m| !m.is_empty());
-    Merge::new(mems.map(|m| Source::memtable(m.clone(), seq)).chain(runs).collect())
+    #[cold]
+    fn leave(&mut self) {
+        self.inside = false;
+        self.entry.clear();
+    }
 }
 
 /// The keys and values of a range, in order; from the back with [`Iterator::rev`]. Made by
@@ -320,13 +325,7 @@ impl Range {
                 b
             }
             none => {
-                let f = &self.front;
-                let options = ReadOptions {
-                    snapshot: Some(Snapshot { guard: f.snapshot.clone(), database: f.engine.database }),
-                    lower: f.lower.clone(),
-                    upper: f.upper.clone(),
-                };
-                let b = none.insert(Cursor::new(f.engine.clone(), f.table.clone(), options)?);
+                let b = none.insert(self.front.twin());
                 b.seek_to_last()?;
                 b
             }

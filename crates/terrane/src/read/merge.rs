@@ -11,8 +11,8 @@
 //! end in one seek, so that a scan over a deleted range costs nothing per deleted key.
 
 use terrane_base::{Result, Seq};
-use terrane_format::Kind;
 
+use crate::read::entry::Entry;
 use crate::read::source::Source;
 
 /// Keys skipped one by one under a range tombstone before seeking past it.
@@ -33,7 +33,7 @@ pub(crate) struct Merge {
     /// The source that has the current entry.
     current: Option<usize>,
     any_tombstones: bool,
-    /// The key being left; kept for its memory.
+    /// A deleted key being left; kept for its memory.
     key: Vec<u8>,
     /// Deletions stepped over since the last positioning.
     pub(crate) skipped: u64,
@@ -65,13 +65,16 @@ impl Merge {
         self.source().map_or(&[], Source::key)
     }
 
-    pub(crate) fn kind(&self) -> Kind {
-        self.source().map_or(Kind::Delete, Source::kind)
-    }
-
-    /// The stored value (an encoded reference for a large one); empty when not valid.
-    pub(crate) fn value(&self) -> &[u8] {
-        self.source().map_or(&[], Source::value)
+    /// Makes `entry` the current one if its key is `inside`. Says whether it is.
+    #[inline]
+    pub(crate) fn show(&self, entry: &mut Entry, inside: impl FnOnce(&[u8]) -> bool) -> bool {
+        let Some(source) = self.source() else { return false };
+        let key = source.key();
+        let shown = inside(key);
+        if shown {
+            entry.set(key, source.kind(), source.value());
+        }
+        shown
     }
 
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
@@ -114,52 +117,46 @@ impl Merge {
         self.choose()
     }
 
-    /// To the next shown key; not valid at the end.
-    pub(crate) fn next(&mut self) -> Result<()> {
+    /// To the next shown key; not valid at the end. `key` is the one that it leaves.
+    pub(crate) fn next(&mut self, key: &[u8]) -> Result<()> {
         let Some(at) = self.current.take() else { return Ok(()) };
         if self.direction == Direction::Backward {
-            let key = self.sources[at].key().to_vec();
             for (i, s) in self.sources.iter_mut().enumerate() {
                 if i != at {
-                    s.seek(&key)?;
+                    s.seek(key)?;
                 }
             }
             self.direction = Direction::Forward;
         }
-        self.leave(at)?;
+        self.leave(at, key)?;
         self.choose()
     }
 
-    /// To the shown key before; not valid at the beginning.
-    pub(crate) fn prev(&mut self) -> Result<()> {
+    /// To the shown key before; not valid at the beginning. `key` is the one that it leaves.
+    pub(crate) fn prev(&mut self, key: &[u8]) -> Result<()> {
         let Some(at) = self.current.take() else { return Ok(()) };
         if self.direction == Direction::Forward {
-            let key = self.sources[at].key().to_vec();
             for (i, s) in self.sources.iter_mut().enumerate() {
                 if i != at {
-                    s.seek_for_prev(&key)?;
+                    s.seek_for_prev(key)?;
                 }
             }
             self.direction = Direction::Backward;
         }
-        self.leave(at)?;
+        self.leave(at, key)?;
         self.choose()
     }
 
-    /// Moves every source that stands on the key of source `at` one key on.
-    fn leave(&mut self, at: usize) -> Result<()> {
+    /// Moves every source that stands on `key`, the key of source `at`, one key on.
+    fn leave(&mut self, at: usize, key: &[u8]) -> Result<()> {
         let forward = self.direction == Direction::Forward;
         // Only older sources can stand on the same key with something to skip: `at` is the newest that has it.
-        if self.sources.len() > at + 1 {
-            self.key.clear();
-            self.key.extend_from_slice(self.sources[at].key());
-            for s in &mut self.sources[at + 1..] {
-                if s.valid() && s.key() == self.key {
-                    if forward { s.next()? } else { s.prev()? }
-                }
+        for s in &mut self.sources[at + 1..] {
+            if s.valid() && s.key() == key {
+                if forward { s.next(key)? } else { s.prev(key)? }
             }
         }
-        if forward { self.sources[at].next() } else { self.sources[at].prev() }
+        if forward { self.sources[at].next(key) } else { self.sources[at].prev(key) }
     }
 
     /// Picks the current entry among the sources' positions, stepping over deleted keys.
@@ -198,7 +195,11 @@ impl Merge {
                 return Ok(());
             }
             self.skipped += 1;
-            self.leave(at)?;
+            let mut key = std::mem::take(&mut self.key);
+            key.clear();
+            key.extend_from_slice(self.sources[at].key());
+            self.leave(at, &key)?;
+            self.key = key;
         }
     }
 

@@ -1,6 +1,7 @@
 //! The read path: point lookups, batches of them, and iterators, over memtables and levels, without locks.
 
 pub(crate) mod blocks;
+pub(crate) mod entry;
 pub(crate) mod iter;
 pub(crate) mod lookup;
 pub(crate) mod merge;
@@ -8,4 +9,5 @@ pub(crate) mod multi;
 pub(crate) mod resume;
 pub(crate) mod rows;
 pub(crate) mod run_cursor;
+pub(crate) mod scan;
 pub(crate) mod source;

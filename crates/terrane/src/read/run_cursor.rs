@@ -15,6 +15,7 @@ use terrane_format::extent::{Index, IndexCursor};
 
 use crate::levels::{ExtentRef, Run};
 use crate::read::blocks::{Part, load};
+use crate::read::entry::Place;
 
 #[derive(Debug)]
 pub(crate) struct RunCursor {
@@ -60,12 +61,12 @@ impl RunCursor {
         self.record.kind()
     }
 
-    /// The value's bytes (an encoded reference for large values); empty when not valid.
+    /// Where the value lies (an encoded reference for large values); empty when not valid.
     #[inline]
-    pub(crate) fn value(&self) -> &[u8] {
+    pub(crate) fn value(&self) -> Place<'_> {
         match &self.block {
-            Some(b) => b.get(self.record.value_range()).unwrap_or_default(),
-            None => &[],
+            Some(b) => Place::Block(b, self.record.value_range()),
+            None => Place::Memory(&[]),
         }
     }
 

@@ -14,6 +14,7 @@ use terrane_memindex::Cursor as MemCursor;
 
 use crate::levels::Run;
 use crate::memtable::Memtable;
+use crate::read::entry::Place;
 use crate::read::run_cursor::RunCursor;
 use crate::tombstone::TombstoneMap;
 
@@ -72,7 +73,7 @@ impl Source {
         each!(self, s => s.kind())
     }
 
-    pub(crate) fn value(&self) -> &[u8] {
+    pub(crate) fn value(&self) -> Place<'_> {
         each!(self, s => s.value())
     }
 
@@ -94,12 +95,20 @@ impl Source {
         each!(self, s => s.seek_last())
     }
 
-    pub(crate) fn next(&mut self) -> Result<()> {
-        each!(self, s => s.next())
+    /// To the next key. `key` is the one that it leaves.
+    pub(crate) fn next(&mut self, key: &[u8]) -> Result<()> {
+        match self {
+            Source::Mem(s) => s.next(),
+            Source::Run(s) => s.next(key),
+        }
     }
 
-    pub(crate) fn prev(&mut self) -> Result<()> {
-        each!(self, s => s.prev())
+    /// To the key before. `key` is the one that it leaves.
+    pub(crate) fn prev(&mut self, key: &[u8]) -> Result<()> {
+        match self {
+            Source::Mem(s) => s.prev(),
+            Source::Run(s) => s.prev(key),
+        }
     }
 
     /// Whether any range tombstone may live here.
@@ -141,8 +150,9 @@ impl MemSource {
         self.kind
     }
 
-    fn value(&self) -> &[u8] {
-        self.cursor.version(&self.memtable.index, self.snapshot).map(|r| r.value).unwrap_or_default()
+    fn value(&self) -> Place<'_> {
+        let version = self.cursor.version(&self.memtable.index, self.snapshot);
+        Place::Memory(version.map(|r| r.value).unwrap_or_default())
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
@@ -207,7 +217,7 @@ pub(crate) struct RunSource {
     cursor: RunCursor,
     snapshot: Seq,
     has_tombstones: bool,
-    /// The key being stepped over; kept for its memory.
+    /// An invisible key being stepped over; kept for its memory.
     skip: Vec<u8>,
 }
 
@@ -228,7 +238,7 @@ impl RunSource {
         self.cursor.kind()
     }
 
-    fn value(&self) -> &[u8] {
+    fn value(&self) -> Place<'_> {
         self.cursor.value()
     }
 
@@ -242,11 +252,9 @@ impl RunSource {
         self.settle_forward()
     }
 
-    fn next(&mut self) -> Result<()> {
-        self.skip.clear();
-        self.skip.extend_from_slice(self.cursor.key());
+    fn next(&mut self, key: &[u8]) -> Result<()> {
         self.cursor.next()?;
-        while self.cursor.valid() && self.cursor.key() == self.skip {
+        while self.cursor.valid() && self.cursor.key() == key {
             self.cursor.next()?;
         }
         self.settle_forward()
@@ -271,11 +279,9 @@ impl RunSource {
         self.settle_backward()
     }
 
-    fn prev(&mut self) -> Result<()> {
-        self.skip.clear();
-        self.skip.extend_from_slice(self.cursor.key());
+    fn prev(&mut self, key: &[u8]) -> Result<()> {
         self.cursor.prev()?;
-        while self.cursor.valid() && self.cursor.key() == self.skip {
+        while self.cursor.valid() && self.cursor.key() == key {
             self.cursor.prev()?;
         }
         self.settle_backward()

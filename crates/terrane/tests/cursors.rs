@@ -1,0 +1,328 @@
+//! Cursors that stay open: what they keep, and what they show when they go on.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use support::{Rng, fresh, tiny, tiny_table};
+use terrane::media::sim::SimMedia;
+use terrane::{Cursor, Db, Options, Range, ReadOptions, Subtable};
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn key(i: u64) -> Vec<u8> {
+    format!("k{i:06}").into_bytes()
+}
+
+/// Most values are short, some near a block's size, some stored apart.
+fn value(i: u64, round: u64) -> Vec<u8> {
+    let len = match i % 50 {
+        7 => 2000,
+        21 => 5000,
+        _ => 40,
+    };
+    vec![(i ^ round) as u8; len]
+}
+
+fn fill(t: &Subtable, rows: &mut Rows, keys: impl Iterator<Item = u64>, round: u64) {
+    for i in keys {
+        t.put(&key(i), &value(i, round)).unwrap();
+        rows.insert(key(i), value(i, round));
+    }
+}
+
+/// A subtable whose records lie in two levels, a run and a memtable.
+fn layered(seed: u64) -> (Arc<SimMedia>, Db, Subtable, Rows) {
+    let (media, db) = fresh(seed, &tiny()).unwrap();
+    let t = db.subtable("t0").unwrap();
+    let mut rows = Rows::new();
+    fill(&t, &mut rows, 0..1000, 0);
+    t.compact().unwrap();
+    fill(&t, &mut rows, (0..1000).step_by(3), 1);
+    t.flush().unwrap();
+    fill(&t, &mut rows, (0..1000).step_by(5), 2);
+    for i in (0..1000).step_by(11) {
+        t.delete(&key(i)).unwrap();
+        rows.remove(&key(i));
+    }
+    t.delete_range(&key(400), &key(420)).unwrap();
+    rows.retain(|k, _| !(key(400) <= *k && *k < key(420)));
+    (media, db, t, rows)
+}
+
+/// Replaces every state there was: other values everywhere, memtables written out, extents merged.
+fn overturn(db: &Db, t: &Subtable, rounds: std::ops::Range<u64>) {
+    let mut scratch = Rows::new();
+    for round in rounds {
+        fill(t, &mut scratch, 0..1000, round);
+        t.delete_range(&key(600), &key(900)).unwrap();
+        t.compact().unwrap();
+    }
+    db.wait_idle().unwrap();
+}
+
+fn shows(c: &Cursor, row: Option<(&Vec<u8>, &Vec<u8>)>) {
+    let text = |k: &[u8]| String::from_utf8_lossy(k).into_owned();
+    let want = row.map(|(k, v)| (text(k), v.clone()));
+    let got = c.valid().then(|| (text(c.key()), c.value().unwrap().into_owned()));
+    assert!(got == want, "at {:?}, wanted {:?}", got.map(|g| g.0), want.map(|w| w.0));
+}
+
+#[test]
+fn an_idle_cursor_keeps_no_memtable_and_no_space() {
+    // What the database takes with nobody reading, and with a snapshot, after the same history.
+    let after = |hold: bool| {
+        let (_media, db, t, _) = layered(1);
+        let snapshot = hold.then(|| db.snapshot());
+        overturn(&db, &t, 3..6);
+        let there = db.stats();
+        drop(snapshot);
+        (there.memtable_bytes, there.data_used)
+    };
+    let (alone, snapshot) = (after(false), after(true));
+    let (_media, db, t, rows) = layered(1);
+    let mut cursors: Vec<Cursor> = (0..8).map(|_| t.cursor(ReadOptions::new()).unwrap()).collect();
+    for (n, c) in cursors.iter_mut().enumerate() {
+        c.seek(&key(100 * n as u64)).unwrap();
+    }
+    overturn(&db, &t, 3..6);
+    let held = db.stats();
+    assert_eq!((held.memtable_bytes, held.data_used), snapshot);
+    for (n, c) in cursors.iter_mut().enumerate() {
+        let mut want = rows.range(key(100 * n as u64)..);
+        for _ in 0..200 {
+            shows(c, want.next());
+            c.next().unwrap();
+        }
+    }
+    drop(cursors);
+    overturn(&db, &t, 6..8);
+    assert_eq!(db.stats().data_used, alone.1, "nothing is left of them");
+}
+
+#[test]
+fn a_stripped_cursor_goes_on_both_ways() {
+    let (_media, db, t, rows) = layered(2);
+    let list: Vec<_> = rows.iter().collect();
+    for at in [0, 1, 350, list.len() - 2, list.len() - 1] {
+        let mut c = t.cursor(ReadOptions::new()).unwrap();
+        c.seek(list[at].0).unwrap();
+        shows(&c, Some(list[at]));
+        overturn(&db, &t, 3..4);
+        shows(&c, Some(list[at]));
+        c.prev().unwrap();
+        shows(&c, at.checked_sub(1).map(|i| list[i]));
+        // The same again, forwards.
+        c.seek(list[at].0).unwrap();
+        overturn(&db, &t, 4..5);
+        c.next().unwrap();
+        shows(&c, list.get(at + 1).copied());
+        // Turning round where it was stripped.
+        if c.valid() {
+            overturn(&db, &t, 5..6);
+            c.prev().unwrap();
+            shows(&c, Some(list[at]));
+            c.next().unwrap();
+            shows(&c, list.get(at + 1).copied());
+        }
+        drop(c);
+        // What the next cursor is to see.
+        let again = t.range(ReadOptions::new()).unwrap().count();
+        assert!(again > 0);
+        restore(&t, &rows);
+    }
+}
+
+/// Brings back what a history had.
+fn restore(t: &Subtable, rows: &Rows) {
+    t.delete_range(b"", b"l").unwrap();
+    for (k, v) in rows {
+        t.put(k, v).unwrap();
+    }
+}
+
+#[test]
+fn what_was_borrowed_stays_while_the_scan_is_taken_away() {
+    let (_media, db, t, rows) = layered(3);
+    // One that stands in a memtable, one in an upper level, one in the lowest, one on a value stored apart.
+    for i in [5, 3, 1, 21] {
+        let mut c = t.cursor(ReadOptions::new()).unwrap();
+        c.seek(&key(i)).unwrap();
+        let (borrowed_key, borrowed) = (c.key(), c.value().unwrap());
+        overturn(&db, &t, 3..5);
+        assert_eq!((borrowed_key, &*borrowed), (&key(i)[..], &rows[&key(i)][..]));
+        assert_eq!((c.key(), &*c.value().unwrap()), (&key(i)[..], &rows[&key(i)][..]));
+        drop(c);
+        restore(&t, &rows);
+        t.compact().unwrap();
+    }
+}
+
+#[test]
+fn a_range_goes_on_from_both_ends() {
+    let (_media, db, t, rows) = layered(4);
+    let mut range: Range = t.range(ReadOptions::new()).unwrap();
+    let mut want = rows.iter().map(|(k, v)| (k.clone(), v.clone()));
+    for round in 3..9 {
+        for _ in 0..40 {
+            assert_eq!(range.next().transpose().unwrap(), want.next());
+            assert_eq!(range.next_back().transpose().unwrap(), want.next_back());
+        }
+        overturn(&db, &t, round..round + 1);
+    }
+    assert!(range.map(Result::unwrap).eq(want));
+}
+
+#[test]
+fn cursors_of_a_dropped_subtable_go_on_to_their_end_and_then_its_space_comes_back() {
+    let (_media, db, t, rows) = layered(5);
+    let before = {
+        let (_media, db) = fresh(5, &tiny()).unwrap();
+        db.drop_subtable("t0").unwrap();
+        db.stats().data_used
+    };
+    // One before its first seek, one with its scan, one whose scan was taken away, one that goes unused.
+    let mut unused = t.cursor(ReadOptions::new()).unwrap();
+    let mut stripped = t.cursor(ReadOptions::new()).unwrap();
+    stripped.seek_to_first().unwrap();
+    t.compact().unwrap();
+    let mut fresh = t.cursor(ReadOptions::new()).unwrap();
+    fresh.seek_to_first().unwrap();
+    let mut range = t.range(ReadOptions::new()).unwrap();
+    range.next().unwrap().unwrap();
+    let idle = t.cursor(ReadOptions::new()).unwrap();
+    db.drop_subtable("t0").unwrap();
+    unused.seek_to_first().unwrap();
+    for c in [&mut unused, &mut stripped, &mut fresh] {
+        for row in &rows {
+            shows(c, Some(row));
+            c.next().unwrap();
+        }
+        shows(c, None);
+    }
+    let mut want = rows.iter().map(|(k, v)| (k.clone(), v.clone())).skip(1);
+    assert_eq!(range.next_back().transpose().unwrap(), want.next_back());
+    assert!(range.by_ref().map(Result::unwrap).eq(want));
+    drop((unused, stripped, fresh, range));
+    db.wait_idle().unwrap();
+    assert!(db.stats().data_used > before);
+    drop(idle);
+    db.wait_idle().unwrap();
+    // The handle `t` is still there.
+    assert_eq!(db.stats().data_used, before);
+}
+
+#[test]
+fn idle_cursors_do_not_hold_writers_up() {
+    let (_media, db) = fresh(6, &tiny()).unwrap();
+    let t = db.subtable("t0").unwrap();
+    let mut open = Vec::new();
+    // Twenty budgets' worth of records, and at any time a cursor on whatever there was.
+    for i in 0..20_000 {
+        t.put(&key(i), &[7; 500]).unwrap();
+        if i % 200 == 0 {
+            let mut c = t.cursor(ReadOptions::new()).unwrap();
+            c.seek(&key(i / 2)).unwrap();
+            open.push((i, c));
+        }
+        let s = db.stats();
+        assert!(s.memtable_bytes <= s.memtable_budget + s.memtable_budget / 4, "{}", s.memtable_bytes);
+    }
+    for (i, c) in &mut open {
+        assert_eq!(c.key(), key(*i / 2));
+        while c.valid() {
+            let here = c.key().to_vec();
+            c.next().unwrap();
+            assert!(!c.valid() || *c.key() > here[..]);
+            if here == key(*i) {
+                assert!(!c.valid(), "later than its snapshot");
+            }
+        }
+    }
+}
+
+#[test]
+fn readers_in_many_threads_see_their_snapshots_while_states_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().memtable_bytes(1 << 20).cache_bytes(1 << 20).tuning(terrane::Tuning {
+        data_file_bytes: 16 << 20,
+        extent_bytes: 64 << 10,
+        piece_bytes: 256 << 10,
+        ..terrane::Tuning::default()
+    });
+    let db = Db::open(dir.path(), options).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    const KEYS: u64 = 3000;
+    // Every key of a round has the round as its value, and rounds are atomic: so a snapshot shows one round.
+    let write = |round: u64| {
+        let mut batch = terrane::WriteBatch::new();
+        for i in 0..KEYS {
+            // A third of the keys is there in every third round only.
+            if i % 3 == 2 && !(round + i).is_multiple_of(3) {
+                batch.delete(&t, &key(i)).unwrap();
+            } else {
+                batch.put(&t, &key(i), &round.to_be_bytes()).unwrap();
+            }
+        }
+        db.write(batch, terrane::Durability::Buffered).unwrap();
+    };
+    let there = |i: u64, round: u64| i % 3 != 2 || (round + i).is_multiple_of(3);
+    write(0);
+    let done = AtomicBool::new(false);
+    let steps: u64 = std::thread::scope(|s| {
+        let reader = |seed: u64| {
+            let (t, done) = (&t, &done);
+            move || {
+                let mut rng = Rng(seed);
+                let mut steps = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let mut c = t.cursor(ReadOptions::new()).unwrap();
+                    c.seek_to_first().unwrap();
+                    let round = u64::from_be_bytes((*c.value().unwrap()).try_into().unwrap());
+                    let mut at = (0..KEYS).find(|&i| there(i, round)).unwrap();
+                    for _ in 0..1 + rng.below(2000) {
+                        steps += 1;
+                        match rng.below(50) {
+                            0 => {
+                                at = rng.below(KEYS);
+                                c.seek(&key(at)).unwrap();
+                                let Some(i) = (at..KEYS).find(|&i| there(i, round)) else { break };
+                                at = i;
+                            }
+                            1..=15 => {
+                                c.prev().unwrap();
+                                let Some(i) = (0..at).rev().find(|&i| there(i, round)) else { break };
+                                at = i;
+                            }
+                            16 => std::thread::yield_now(),
+                            _ => {
+                                c.next().unwrap();
+                                let Some(i) = (at + 1..KEYS).find(|&i| there(i, round)) else { break };
+                                at = i;
+                            }
+                        }
+                        assert!(c.valid(), "seed {seed}: key {at} of round {round}");
+                        assert_eq!((c.key(), &*c.value().unwrap()), (&key(at)[..], &round.to_be_bytes()[..]));
+                    }
+                }
+                steps
+            }
+        };
+        let readers: Vec<_> = (0..4).map(|seed| s.spawn(reader(seed))).collect();
+        for round in 1..150 {
+            write(round);
+            if round % 7 == 0 {
+                t.flush().unwrap();
+            }
+            if round % 40 == 0 {
+                t.compact().unwrap();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        readers.into_iter().map(|r| r.join().unwrap()).sum()
+    });
+    assert!(steps > 0);
+    db.close().unwrap();
+}
