@@ -105,7 +105,8 @@ impl Subtable {
         self.engine.get(&self.table, key, Some(snapshot.guard.seq), <[u8]>::to_vec)
     }
 
-    /// The values of many keys, in their order, as of one moment. Blocks that are not cached are read together.
+    /// The values of many keys, in their order, as of one moment. Blocks that are not cached are read together, up to 128
+    /// or 4 MiB at a time: beside keys and values a call takes a bounded amount of memory.
     ///
     /// # Errors
     /// As for [`Subtable::get`]; one failed key fails the call.

@@ -1,10 +1,9 @@
 //! Blocks through the cache: the one place where reads meet the medium.
 
-use std::collections::HashMap;
-
 use terrane_base::Result;
 use terrane_cache::{Cache, FrameKey, Pin, Priority};
 use terrane_format::extent::BlockHandle;
+use terrane_media::ReadRequest;
 
 use crate::db::engine::Engine;
 use crate::levels::Extent;
@@ -27,6 +26,16 @@ impl Part {
             Part::Data(h) => h.offset,
         };
         FrameKey { extent: extent.meta.id.0, offset }
+    }
+
+    /// Bytes that it takes in memory, or on the way there if that is more.
+    pub(crate) fn bytes(&self, extent: &Extent) -> usize {
+        let bytes = match self {
+            Part::Index => extent.meta.index.len,
+            Part::Filter => extent.meta.filter.len,
+            Part::Data(h) => h.raw_len.max(h.stored_len),
+        };
+        bytes as usize
     }
 
     fn priority(&self) -> Priority {
@@ -70,32 +79,21 @@ pub(crate) fn load(cache: &Cache, extent: &Extent, part: &Part) -> Result<Pin> {
     cache.get_or_load(part.key(extent), part.priority(), || part.read(extent))
 }
 
-/// Loads many blocks, overlapping the reads of those that the cache lacks.
-pub(crate) fn load_many(engine: &Engine, needs: HashMap<FrameKey, Need>) -> Result<HashMap<FrameKey, Pin>> {
-    let mut pins = HashMap::with_capacity(needs.len());
-    let mut missing = Vec::new();
-    for (key, need) in needs {
-        match engine.cache.get(key) {
-            Some(pin) => {
-                pins.insert(key, pin);
-            }
-            None => missing.push((key, need)),
-        }
+/// Loads different blocks, overlapping the reads of those that the cache lacks; in the order of `needs`. All of them are in
+/// memory together: the caller bounds their number.
+pub(crate) fn load_many(engine: &Engine, needs: &[&Need]) -> Result<Vec<Pin>> {
+    let mut pins: Vec<Option<Pin>> = needs.iter().map(|n| engine.cache.get(n.part.key(&n.extent))).collect();
+    let missing: Vec<usize> = (0..needs.len()).filter(|&at| pins[at].is_none()).collect();
+    let mut raws: Vec<Window> =
+        missing.iter().map(|&at| needs[at].part.window(&needs[at].extent)).collect::<Result<_>>()?;
+    let mut requests: Vec<ReadRequest<'_>> =
+        missing.iter().zip(&mut raws).map(|(&at, raw)| raw.request(needs[at].extent.file())).collect();
+    engine.media.read_many(&mut requests)?;
+    drop(requests);
+    for (at, raw) in missing.into_iter().zip(raws) {
+        let Need { extent, part } = needs[at];
+        let bytes = part.finish(extent, raw.bytes())?;
+        pins[at] = Some(engine.cache.insert(part.key(extent), bytes, part.priority()));
     }
-    let mut raws = Vec::with_capacity(missing.len());
-    for (_, need) in &missing {
-        raws.push(need.part.window(&need.extent)?);
-    }
-    {
-        let mut requests = Vec::with_capacity(missing.len());
-        for ((_, need), raw) in missing.iter().zip(&mut raws) {
-            requests.push(raw.request(need.extent.file()));
-        }
-        engine.media.read_many(&mut requests)?;
-    }
-    for ((key, need), raw) in missing.into_iter().zip(raws) {
-        let bytes = need.part.finish(&need.extent, raw.bytes())?;
-        pins.insert(key, engine.cache.insert(key, bytes, need.part.priority()));
-    }
-    Ok(pins)
+    Ok(pins.into_iter().flatten().collect())
 }

@@ -1,7 +1,11 @@
 //! Many point lookups at once: what memory holds is answered at once; what it does not hold is fetched together, each
 //! block once, with the device's queue filled, and the lookups go on.
-
-use std::collections::HashMap;
+//!
+//! # Bounds
+//! Lookups that wait are taken in the order in which their blocks lie on the device, so many blocks at a time as
+//! [`READS`] and [`bytes_at_once`] allow. Only those blocks are pinned, and only they may be private buffers if the cache is
+//! full; a lookup that waits for its turn holds no block. So a call takes a bounded amount of memory beside its keys and
+//! their values, however many keys and however small the cache.
 
 use terrane_base::Result;
 use terrane_cache::{FrameKey, Pin};
@@ -11,11 +15,28 @@ use crate::db::table::Table;
 use crate::read::blocks;
 use crate::read::lookup::{Found, Need, Step, View, Walk};
 
+/// Most reads on their way at once: what keeps a device busy.
+const READS: usize = 128;
+
+/// Most bytes of blocks fetched at once (one block may be larger): the twentieth of the cache by which private buffers and
+/// frames in use may exceed it, but what a small read takes at least, and what a device needs to be busy at most.
+fn bytes_at_once(cache_bytes: usize) -> usize {
+    (cache_bytes / 20).clamp(256 << 10, 4 << 20)
+}
+
 /// One lookup that waits for a block.
 struct Waiting {
+    /// Place of its key.
     at: usize,
     walk: Walk,
     need: Need,
+    done: bool,
+}
+
+impl Waiting {
+    fn block(&self) -> FrameKey {
+        self.need.part.key(&self.need.extent)
+    }
 }
 
 /// The values of `keys` at `seq`, in their order. The caller keeps `seq` registered or passes the newest.
@@ -29,38 +50,59 @@ pub(crate) fn multi_get(
     let seq = seq.unwrap_or_else(|| engine.visible());
     let mut out: Vec<Option<Vec<u8>>> = Vec::new();
     out.resize_with(keys.len(), || None);
-    let mut waiting: Vec<Waiting> = Vec::new();
     let view = View { state: &state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };
-    let step = |at: usize, mut walk: Walk, pin: Option<Pin>, out: &mut Vec<Option<Vec<u8>>>| {
-        let key = keys[at].as_ref();
-        let mut supplied = pin;
+    // Goes on with the lookup of key `at`; what it needs next, or nothing if it is answered.
+    let mut step = |at: usize, walk: &mut Walk, mut supplied: Option<Pin>| -> Result<Option<Need>> {
         let mut found = Some(|f: Found<'_>| engine.copy_value(&f));
-        let s = walk.advance(view, key, seq, &mut supplied, &mut found)?;
-        match s {
-            Step::Done(None) => Ok(None),
-            Step::Done(Some(value)) => {
-                out[at] = Some(value?);
+        match walk.advance(view, keys[at].as_ref(), seq, &mut supplied, &mut found)? {
+            Step::Done(value) => {
+                out[at] = value.transpose()?;
                 Ok(None)
             }
-            Step::Need(need) => Ok(Some(Waiting { at, walk, need })),
+            Step::Need(need) => Ok(Some(need)),
         }
     };
+    let mut waiting: Vec<Waiting> = Vec::new();
     for at in 0..keys.len() {
-        let w: Result<Option<Waiting>> = step(at, Walk::default(), None, &mut out);
-        waiting.extend(w?);
+        let mut walk = Walk::default();
+        if let Some(need) = step(at, &mut walk, None)? {
+            waiting.push(Waiting { at, walk, need, done: false });
+        }
     }
+    let most = bytes_at_once(engine.options.cache_bytes);
     while !waiting.is_empty() {
-        let mut needs: HashMap<FrameKey, Need> = HashMap::new();
-        for w in &waiting {
-            needs.entry(w.need.part.key(&w.need.extent)).or_insert_with(|| w.need.clone());
+        waiting.sort_unstable_by_key(Waiting::block);
+        let mut rest = &mut waiting[..];
+        while !rest.is_empty() {
+            let group;
+            (group, rest) = rest.split_at_mut(group_len(rest, most));
+            let blocks = || group.chunk_by(|a, b| a.block() == b.block());
+            let needs: Vec<&Need> = blocks().map(|same| &same[0].need).collect();
+            let pins = blocks::load_many(engine, &needs)?;
+            for (same, pin) in group.chunk_by_mut(|a, b| a.block() == b.block()).zip(pins) {
+                for w in same {
+                    match step(w.at, &mut w.walk, Some(pin.clone()))? {
+                        Some(need) => w.need = need,
+                        None => w.done = true,
+                    }
+                }
+            }
         }
-        let pins = blocks::load_many(engine, needs)?;
-        let mut still = Vec::new();
-        for w in waiting {
-            let pin = pins.get(&w.need.part.key(&w.need.extent)).cloned();
-            still.extend(step(w.at, w.walk, pin, &mut out)?);
-        }
-        waiting = still;
+        waiting.retain(|w| !w.done);
     }
     Ok(out)
+}
+
+/// How many of `waiting`, which are sorted by block, are served together.
+fn group_len(waiting: &[Waiting], most_bytes: usize) -> usize {
+    let (mut len, mut bytes) = (0, 0);
+    for (n, same) in waiting.chunk_by(|a, b| a.block() == b.block()).enumerate() {
+        let need = &same[0].need;
+        bytes += need.part.bytes(&need.extent);
+        if n == READS || (n > 0 && bytes > most_bytes) {
+            break;
+        }
+        len += same.len();
+    }
+    len
 }

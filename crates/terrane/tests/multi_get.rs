@@ -1,0 +1,163 @@
+//! Many lookups at once, of far more than the cache holds.
+
+mod support;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use support::{DIR, Rng, tiny, tiny_table};
+use terrane::media::sim::SimMedia;
+use terrane::media::{DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pool, ReadRequest, Region};
+use terrane::{Db, Result};
+
+/// A simulated machine that notes what is read together.
+#[derive(Debug)]
+struct Watched {
+    inner: Arc<SimMedia>,
+    /// Reads and bytes of each call.
+    calls: Mutex<Vec<(usize, usize)>>,
+    /// How often each place was read.
+    places: Mutex<HashMap<(PathBuf, u64), u32>>,
+}
+
+impl Media for Watched {
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
+        let bytes = requests.iter().map(|r| r.buf.len()).sum();
+        self.calls.lock().unwrap().push((requests.len(), bytes));
+        for r in requests.iter() {
+            let place = (r.file.path().to_owned(), r.offset);
+            *self.places.lock().unwrap().entry(place).or_default() += 1;
+        }
+        self.inner.read_many(requests)
+    }
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        self.inner.create_dir_all(dir)
+    }
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.inner.sync_dir(dir)
+    }
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.inner.list(dir)
+    }
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.inner.exists(path)
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
+        self.inner.open(path, mode)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn remove_file(&self, path: &Path) -> Result<()> {
+        self.inner.remove_file(path)
+    }
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        self.inner.remove_dir(path)
+    }
+    fn map(&self, path: &Path, len: usize) -> Result<Arc<dyn Region>> {
+        self.inner.map(path, len)
+    }
+    fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.inner.lock(path)
+    }
+    fn free_space(&self, dir: &Path) -> Result<u64> {
+        self.inner.free_space(dir)
+    }
+    fn boot_id(&self) -> [u8; 16] {
+        self.inner.boot_id()
+    }
+    fn now(&self) -> Duration {
+        self.inner.now()
+    }
+    fn wall_time(&self) -> u64 {
+        self.inner.wall_time()
+    }
+    fn entropy(&self) -> u64 {
+        self.inner.entropy()
+    }
+    fn sleep(&self, time: Duration) {
+        self.inner.sleep(time);
+    }
+    fn spawn(&self, pool: Pool, name: &'static str, job: Job) {
+        self.inner.spawn(pool, name, job);
+    }
+    fn help(&self) -> Help {
+        self.inner.help()
+    }
+    fn shutdown(&self) {
+        self.inner.shutdown();
+    }
+}
+
+fn key(i: u64) -> Vec<u8> {
+    format!("k{i:06}").into_bytes()
+}
+
+fn value(i: u64) -> Vec<u8> {
+    // A few are stored apart, a few fill a block.
+    let len = match i % 500 {
+        77 => 5000,
+        200..=203 => 2500,
+        _ => 100,
+    };
+    vec![i as u8; len]
+}
+
+#[test]
+fn many_keys_take_bounded_groups_of_reads_and_each_block_once() {
+    const KEYS: u64 = 20_000;
+    let media =
+        Arc::new(Watched { inner: SimMedia::new(7), calls: Mutex::default(), places: Mutex::default() });
+    // The cache holds a thirtieth of the data: less than a group.
+    let db = Db::open_on(media.clone(), DIR, tiny().cache_bytes(96 << 10)).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    for i in (0..KEYS).filter(|i| i % 3 != 2) {
+        t.put(&key(i), &value(i)).unwrap();
+    }
+    t.compact().unwrap();
+    // Some are newer, in a run; some in a memtable.
+    for i in (0..KEYS).step_by(9) {
+        t.put(&key(i), b"run").unwrap();
+    }
+    t.flush().unwrap();
+    for i in (0..KEYS).step_by(81) {
+        t.put(&key(i), b"memtable").unwrap();
+    }
+    let want = |i: u64| match i {
+        i if i >= KEYS => None,
+        i if i % 81 == 0 => Some(b"memtable".to_vec()),
+        i if i % 9 == 0 => Some(b"run".to_vec()),
+        i if i % 3 == 2 => None,
+        i => Some(value(i)),
+    };
+    // In no order, with duplicates and absent keys.
+    let mut rng = Rng(3);
+    let asked: Vec<u64> = (0..2 * KEYS).map(|_| rng.below(KEYS + 100)).collect();
+    let keys: Vec<Vec<u8>> = asked.iter().map(|&i| key(i)).collect();
+    media.calls.lock().unwrap().clear();
+    media.places.lock().unwrap().clear();
+    let got = t.multi_get(&keys).unwrap();
+    for (i, got) in asked.iter().zip(&got) {
+        assert!(*got == want(*i), "key {i}");
+    }
+    let calls = media.calls.lock().unwrap();
+    let reads: usize = calls.iter().map(|c| c.0).sum();
+    let most = calls.iter().copied().max_by_key(|c| c.1).unwrap();
+    assert!(reads > 500, "only {reads} reads: the cache held it all");
+    assert!(calls.iter().all(|c| c.0 <= 128), "a call with more reads than a device wants");
+    // A block of 4 KiB is read with what alignment brings along, a large one may come on top.
+    assert!(most.1 <= 3 * (256 << 10), "{} reads at once of {} bytes", most.0, most.1);
+    assert!(calls.iter().map(|c| c.0).max() > Some(30), "reads are not overlapped");
+    // Short parts of an extent may begin in the same sector, and an index is asked again by walks that come back to it.
+    let places = media.places.lock().unwrap();
+    let often = places.values().copied().max().unwrap();
+    assert!(
+        often <= 6 && reads <= 2 * places.len(),
+        "{reads} reads of {} places, {often} of one",
+        places.len()
+    );
+    let s = db.stats();
+    assert!(s.cache_bytes <= s.cache_capacity + s.cache_capacity / 20);
+}
