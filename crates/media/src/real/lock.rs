@@ -34,16 +34,26 @@ impl RealLock {
         {
             return Err(locked("it is open in this process already", path));
         }
-        let file = RealFile::open_or_create(path)?;
-        match uninterrupted(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(locked("another process has it open", path)),
-            Err(e) => return Err(io_error(e.into(), "lock", path)),
+        loop {
+            let file = RealFile::open_or_create(path)?;
+            match uninterrupted(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(locked("another process has it open", path)),
+                Err(e) => return Err(io_error(e.into(), "lock", path)),
+            }
+            let stat = rustix::fs::fstat(&file).map_err(|e| io_error(e.into(), "stat", path))?;
+            let id = (stat.st_dev, stat.st_ino);
+            // Its last owner may have removed the file between our opening and locking it: then the lock is on a file that
+            // nobody else will find.
+            match rustix::fs::stat(path) {
+                Ok(now) if (now.st_dev, now.st_ino) == id => {
+                    held.insert(id);
+                    return Ok(RealLock { file: Some(file), id, path: path.to_owned() });
+                }
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(io_error(e.into(), "stat", path)),
+            }
         }
-        let stat = rustix::fs::fstat(&file).map_err(|e| io_error(e.into(), "stat", path))?;
-        let id = (stat.st_dev, stat.st_ino);
-        held.insert(id);
-        Ok(RealLock { file: Some(file), id, path: path.to_owned() })
     }
 }
 

@@ -196,6 +196,20 @@ impl Engine {
         self.pacer.set_levels(pressure);
     }
 
+    /// Has the log let go of what no memtable needs, unless that is under way.
+    pub(crate) fn schedule_log_release(&self) {
+        if self.closing.load(Ordering::Acquire) || self.releasing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.spawn("release the log", |engine| {
+            // What failed here fails again, and is heard of, when the log is next written.
+            if let Err(e) = engine.release_log() {
+                engine.note_trouble(&e.context("releasing log segments"));
+            }
+            engine.releasing.store(false, Ordering::Release);
+        });
+    }
+
     /// Has the space freed whose last reader has gone.
     pub(crate) fn schedule_reclaim(&self) {
         if !self.closing.load(Ordering::Acquire) {
@@ -248,7 +262,7 @@ impl Engine {
     pub(crate) fn flush_table(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
         table.check_alive()?;
         self.check_writable()?;
-        self.freeze_now(table);
+        self.freeze_now(table)?;
         self.trouble.store(None);
         self.schedule_flush(table);
         let mut failed: Option<Error> = None;

@@ -22,8 +22,9 @@ use terrane_format::batch::{EntryHeader, EntryKind, Ops, entry_len};
 use terrane_format::value_ref::ValueRef;
 
 use crate::batch::WriteBatch;
-use crate::db::engine::{Engine, log_poisoned};
+use crate::db::engine::{Engine, closing, log_poisoned};
 use crate::db::table::Table;
+use crate::log::Admission;
 use crate::options::Durability;
 
 /// One batch on its way through a bucket.
@@ -34,7 +35,11 @@ pub(crate) struct Request {
     body_crc: u32,
     sync: bool,
     tables: Vec<Arc<Table>>,
+    /// Large values that the body refers to, written already.
+    values: Vec<ValueRef>,
     settler: Settler,
+    /// Held until the body is in the log.
+    _admission: Admission,
 }
 
 /// One leader's group in the ring.
@@ -88,6 +93,9 @@ impl Engine {
         durability: Durability,
     ) -> Result<PendingCommit> {
         self.check_writable()?;
+        if self.ending.load(Ordering::Relaxed) {
+            return Err(closing());
+        }
         let sync = durability == Durability::Sync;
         if let Some(t) = batch.tables().first()
             && t.database != self.database
@@ -111,28 +119,26 @@ impl Engine {
         }
         self.make_room()?;
         self.pacer.admit(bytes, self.memory.fullness(), &*self.media);
-        self.log.admit(bytes)?;
+        let admission = self.log.admit(bytes)?;
+        let mut values = Vec::with_capacity(large.len());
         if !large.is_empty() {
-            let mut written = Vec::with_capacity(large.len());
             for put in &large {
                 match self.space.write_value(self.ids.value(), &put.value) {
-                    Ok(v) => written.push(v),
+                    Ok(v) => values.push(v),
                     Err(e) => {
-                        for v in &written {
-                            self.space.free_value(v)?;
-                        }
+                        self.free_values(&values)?;
                         return Err(e);
                     }
                 }
             }
             self.values_dirty.store(true, Ordering::Release);
-            let refs: Vec<Vec<u8>> = written.iter().map(encode_ref).collect();
+            let refs: Vec<Vec<u8>> = values.iter().map(encode_ref).collect();
             batch.insert_refs(&large, &refs);
         }
         let (body, count, body_crc, tables) = batch.into_parts();
         let completion = Completion::new();
         let settler = completion.settler();
-        let request = Request { body, count, body_crc, sync, tables, settler };
+        let request = Request { body, count, body_crc, sync, tables, values, settler, _admission: admission };
         if let Role::Leader(lead) = self.buckets.enter(stripe(), bytes, request) {
             self.lead(lead);
         }
@@ -150,14 +156,33 @@ impl Engine {
         Ok(PendingCommit { completion, engine: self.clone() })
     }
 
+    fn free_values(&self, values: &[ValueRef]) -> Result<()> {
+        values.iter().try_for_each(|v| self.space.free_value(v))
+    }
+
+    /// Whether a request may still be committed; it is answered if not. The last look before anything is reserved: time
+    /// has passed since the first one.
+    fn still_allowed(&self, r: Request) -> Option<Request> {
+        let Some(Err(e)) = r.tables.iter().map(|t| t.check_alive()).find(|alive| alive.is_err()) else {
+            return Some(r);
+        };
+        let freed = self.free_values(&r.values);
+        r.settler.settle(Err(freed.err().unwrap_or(e)));
+        None
+    }
+
     fn lead(self: &Arc<Self>, lead: Lead<'_, Request>) {
         let group = lead.close();
-        let units: u64 = group.iter().map(|r| entry_len(r.body.len()) / 8).sum();
         let requests = std::iter::once(group.own).chain(group.followers);
+        let requests: Vec<Request> = requests.filter_map(|r| self.still_allowed(r)).collect();
+        if requests.is_empty() {
+            return;
+        }
+        let units: u64 = requests.iter().map(|r| entry_len(r.body.len()) / 8).sum();
         let place = match self.ring.reserve(units, &**self) {
             Ok(p) => p,
             Err(e) => {
-                requests.for_each(|r| r.settler.settle(Err(e.clone())));
+                requests.into_iter().for_each(|r| r.settler.settle(Err(e.clone())));
                 return;
             }
         };
@@ -243,7 +268,8 @@ impl Orderer<GroupEntry> for Engine {
         }
         if failed.is_none() {
             self.log.advance(end);
-            if group.iter().flat_map(|f| &f.entry).any(|e| e.sync) {
+            // A log that is being closed may have been flushed without these.
+            if group.iter().flat_map(|f| &f.entry).any(|e| e.sync) || self.log.is_closed() {
                 failed = self.sync_log(end).err();
             }
         }

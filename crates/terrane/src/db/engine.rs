@@ -102,8 +102,12 @@ pub(crate) struct Engine {
     pub(crate) next_task: AtomicU64,
     /// Why background work stands still, if it does.
     pub(crate) trouble: ArcSwapOption<Error>,
-    /// Closing has begun.
+    /// Closing has begun: no commit is taken.
     pub(crate) ending: AtomicBool,
+    /// What closing came to, once it has ended.
+    pub(crate) closed: Mutex<Option<Result<()>>>,
+    /// A job that lets go of the log is queued or running.
+    pub(crate) releasing: AtomicBool,
     /// No further work is started and no commit taken.
     pub(crate) closing: AtomicBool,
     pub(crate) ids: Arc<Ids>,
@@ -136,7 +140,7 @@ impl Engine {
     /// Fails if the database takes no writes.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.closing.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the database is being closed"));
+            return Err(closing());
         }
         self.poison.check()?;
         if self.log.is_poisoned() {
@@ -161,9 +165,9 @@ impl Engine {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
         let place = |e: Error| e.with_subtable(&*table.name);
-        table.check_alive()?;
-        // The state first, the sequence after: see `read::lookup`.
+        // The state first, the sequence after: see `read::lookup`. Of a dropped table the state may be the empty one.
         let state = table.state();
+        table.check_alive()?;
         let seq = seq.unwrap_or_else(|| self.visible());
         let view = View { state: &state, cache: &self.cache, heat: &self.heat, rows: self.rows.as_ref() };
         let mut walk = Walk::default();
@@ -269,6 +273,11 @@ impl Engine {
         self.trouble.store(Some(Arc::new(e.clone())));
         self.progress.notify_all();
     }
+}
+
+/// Every write once closing has begun.
+pub(crate) fn closing() -> Error {
+    Error::new(ErrorKind::Closed, "the database is being closed")
 }
 
 /// Every write after a failed one of the log.

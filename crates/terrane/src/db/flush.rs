@@ -9,6 +9,7 @@
 //! Only a complete memtable is written out, after the log is durable to its boundary (design rule 2), and after the large
 //! values that it refers to are flushed. Its log is released only when the manifest edit is durable.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,6 +31,9 @@ use crate::memtable::Memtable;
 impl Engine {
     /// The oldest memtable of `table` that is complete and not empty of purpose, if there is one.
     pub(crate) fn flushable(&self, table: &Table) -> Option<Arc<Memtable>> {
+        if table.is_dropped() {
+            return None;
+        }
         let settled = self.settled();
         table.frozen().into_iter().next().filter(|m| m.end().is_some_and(|end| end <= settled))
     }
@@ -51,9 +55,7 @@ impl Engine {
         let snapshots = self.snapshots.collect(published);
         let (written, values) = self.write_run(table, &memtable, &snapshots)?;
         let bytes: u64 = written.extents().iter().map(|m| u64::from(m.data_bytes)).sum();
-        for v in &values {
-            self.space.sync_value(v)?;
-        }
+        self.space.sync_values(&values)?;
 
         let edit_guard = table.edit.lock();
         if table.is_dropped() {
@@ -72,13 +74,8 @@ impl Engine {
         let mut edits = edit.to_edits(table.id);
         edits.push(Edit::Persisted { subtable: table.id, lsn: end });
         edits.extend(values.iter().map(|v| Edit::AddValue { subtable: table.id, value: v.clone() }));
-        let needed = self.oldest_needed(Some((table, &memtable)));
-        edits.push(Edit::Log(LogPosition {
-            generation: self.log_generation,
-            first_lsn: needed,
-            durable_lsn: self.log.durable_lsn(),
-            clean: false,
-        }));
+        let needed = self.oldest_needed(|t| Arc::ptr_eq(t, table).then_some(Skip::Memtable(&memtable)));
+        edits.push(self.log_position(needed));
         let appended = self.manifest.append(&edits);
         if appended.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Poisoned) {
             // Durable or in doubt: the space is theirs.
@@ -87,8 +84,9 @@ impl Engine {
         appended?;
         table.persisted.store(end, Ordering::Release);
         // Large values that only superseded records referred to.
+        let kept: HashSet<u64> = values.iter().map(|v| v.id).collect();
         let mut dead = memtable.values();
-        dead.retain(|v| !values.iter().any(|k| k.id == v.id));
+        dead.retain(|v| !kept.contains(&v.id));
         let next = Arc::new(applied.version);
         table.install_version(next.clone(), Some(&memtable));
         version.retire(&next, applied.obsolete, dead);
@@ -151,17 +149,46 @@ impl Engine {
         Ok((writer.finish()?, values))
     }
 
-    /// The oldest LSN that a replay would need, leaving out a memtable that is being written out.
-    pub(crate) fn oldest_needed(&self, without: Option<(&Arc<Table>, &Arc<Memtable>)>) -> Lsn {
-        let settled = self.settled();
-        let tables = self.tables.load();
-        tables
-            .all()
-            .map(|t| {
-                let skip = without.filter(|(w, _)| Arc::ptr_eq(w, t)).map(|(_, m)| m);
-                t.oldest_unflushed(settled, skip)
-            })
-            .min()
-            .unwrap_or(settled)
+    /// Lets go of the part of the log that no memtable needs any more, where no flush will: the subtables of its records
+    /// are dropped.
+    pub(crate) fn release_log(&self) -> Result<()> {
+        self.sync_log(self.settled())?;
+        let needed = self.oldest_needed(|_| None);
+        self.manifest.append(&[self.log_position(needed)])?;
+        self.log.release_before(needed)
     }
+
+    /// The edit that says from where on the log is needed.
+    pub(crate) fn log_position(&self, first_lsn: Lsn) -> Edit {
+        Edit::Log(LogPosition {
+            generation: self.log_generation,
+            first_lsn,
+            durable_lsn: self.log.durable_lsn(),
+            clean: false,
+        })
+    }
+
+    /// The oldest LSN that a replay would need, without what `skip` says of a subtable. Durable: the log may be known to
+    /// be needed only from a point that it is known to reach.
+    pub(crate) fn oldest_needed<'a>(&self, skip: impl Fn(&Arc<Table>) -> Option<Skip<'a>>) -> Lsn {
+        // Before the memtables are looked at: what is published by then is in them.
+        let settled = self.settled();
+        let durable = self.log.durable_lsn();
+        let tables = self.tables.load();
+        let needed = tables.all().filter_map(|t| match skip(t) {
+            Some(Skip::All) => None,
+            Some(Skip::Memtable(m)) => Some(t.oldest_unflushed(settled, Some(m))),
+            None => Some(t.oldest_unflushed(settled, None)),
+        });
+        needed.min().unwrap_or(settled).min(durable)
+    }
+}
+
+/// What need not be replayed any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Skip<'a> {
+    /// A memtable that has been written out.
+    Memtable(&'a Arc<Memtable>),
+    /// All of a subtable: it is dropped.
+    All,
 }

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrane_base::Lsn;
+use terrane_base::{Lsn, Result};
 
 use crate::db::engine::Engine;
 use crate::db::table::Table;
@@ -27,19 +27,23 @@ impl Engine {
             // Someone freezes already; the next commit to a full memtable will ask again.
             return;
         };
-        self.freeze_locked(table);
+        // The next commit to it will ask again after an error, too.
+        let _later = self.freeze_locked(table);
     }
 
     /// As [`Engine::freeze_active`], but waits for a freezer at work.
-    pub(crate) fn freeze_now(self: &Arc<Self>, table: &Arc<Table>) {
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::LimitExceeded`] while the device is stuck and dozens of epochs are unsettled.
+    pub(crate) fn freeze_now(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
         let _freezing = self.freezing.lock();
-        self.freeze_locked(table);
+        self.freeze_locked(table)
     }
 
-    fn freeze_locked(self: &Arc<Self>, table: &Arc<Table>) {
+    fn freeze_locked(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
         let old = table.state().active().clone();
         if old.is_empty() || table.is_dropped() {
-            return;
+            return Ok(());
         }
         let generation = self.generation.load(Ordering::Acquire) + 1;
         let kind = table.options().index;
@@ -54,9 +58,13 @@ impl Engine {
                 if self.settled() >= end {
                     self.boundary_passed();
                 }
+                Ok(())
             }
             // Dozens of epochs are still unsettled, which takes a stuck device: leave the old one active.
-            Err(_) => table.pop_memtable(&old),
+            Err(e) => {
+                table.pop_memtable(&old);
+                Err(e)
+            }
         }
     }
 
@@ -87,10 +95,14 @@ impl Engine {
             let settled = self.settled();
             let tables = self.tables.load();
             let oldest = tables.all().min_by_key(|t| t.oldest_unflushed(settled, None));
-            if let Some(t) = oldest
-                && t.frozen().is_empty()
-            {
-                self.freeze_active(t);
+            match oldest {
+                Some(t) if t.oldest_unflushed(settled, None) < settled => {
+                    if t.frozen().is_empty() {
+                        self.freeze_active(t);
+                    }
+                }
+                // Nobody needs it: no flush will come and say so.
+                _ => self.schedule_log_release(),
             }
         }
         if self.memory.fullness() > 0.6 {

@@ -10,6 +10,7 @@ use terrane_format::manifest::Edit;
 use terrane_format::value_ref::ValueRef;
 
 use crate::db::engine::Engine;
+use crate::db::flush::Skip;
 use crate::db::table::Table;
 use crate::levels::Version;
 use crate::memtable::Memtable;
@@ -91,18 +92,27 @@ impl Engine {
         let _edit = table.edit.lock();
         let values = self.values_of(table.id, None);
         let lsn = self.sync_settled()?;
-        self.manifest.append(&[Edit::DropSubtable { id: table.id, lsn }])?;
-        let version = table.state().version.clone();
-        table.drop_with(Arc::new(Version::empty(self.reclaimer.clone())));
+        // Its part of the log is not needed any more.
+        let needed = self.oldest_needed(|t| Arc::ptr_eq(t, &table).then_some(Skip::All));
+        self.manifest.append(&[Edit::DropSubtable { id: table.id, lsn }, self.log_position(needed)])?;
+        let state = table.state_full();
+        let generation = self.generation.load(Ordering::Acquire);
+        table.drop_with(
+            Arc::new(Memtable::new(table.options().index, generation, self.memory.clone())),
+            Arc::new(Version::empty(self.reclaimer.clone())),
+        );
         let mut changed = (*tables).clone();
         changed.remove(&table);
         self.tables.store(Arc::new(changed));
         // Large values, written out or not, go when the last reader has gone.
         let mut all = values;
-        all.extend(table.state().memtables.iter().flat_map(|m| m.values()));
+        all.extend(state.memtables.iter().flat_map(|m| m.values()));
         all.sort_by_key(|v| v.id);
         all.dedup_by_key(|v| v.id);
-        version.retire_all(all);
+        state.version.retire_all(all);
+        drop(state);
+        self.log.release_before(needed)?;
+        self.progress.notify_all();
         Ok(())
     }
 

@@ -67,8 +67,8 @@ pub(crate) struct Table {
     /// Serialises version changes; see the module's head.
     pub(crate) edit: Mutex<()>,
     dropped: AtomicBool,
-    /// The version that takes the place of a dropped subtable's last one.
-    empty: Mutex<Option<Arc<Version>>>,
+    /// What takes the place of a dropped subtable's last state.
+    empty: Mutex<Option<(Arc<Memtable>, Arc<Version>)>>,
     /// All records of LSNs below it are in extents.
     pub(crate) persisted: AtomicU64,
     pub(crate) flushing: AtomicBool,
@@ -142,22 +142,22 @@ impl Table {
         self.dropped.load(Ordering::Acquire)
     }
 
-    /// Ends the subtable. Its version stays for the cursors that are open, until the last of them goes. The caller holds
-    /// `edit`.
-    pub(crate) fn drop_with(&self, empty: Arc<Version>) {
-        *self.empty.lock() = Some(empty);
+    /// Ends the subtable. Its state stays for the cursors that are open, until the last of them goes; then it has the empty
+    /// `memtable` and `version`, and holds nothing for whoever keeps a handle. The caller holds `edit`.
+    pub(crate) fn drop_with(&self, memtable: Arc<Memtable>, version: Arc<Version>) {
+        *self.empty.lock() = Some((memtable, version));
         self.dropped.store(true, Ordering::Release);
         self.reader_left();
     }
 
-    /// Lets go of a dropped subtable's version if there is no cursor. Whoever opens one looks whether the subtable is dropped
+    /// Lets go of a dropped subtable's state if there is no cursor. Whoever opens one looks whether the subtable is dropped
     /// after taking a seat, whoever leaves comes here after giving it up: so no seat is missed, nor the last to be given up.
     pub(crate) fn reader_left(&self) {
         if self.is_dropped()
             && self.readers.is_empty()
-            && let Some(empty) = self.empty.lock().take()
+            && let Some((memtable, version)) = self.empty.lock().take()
         {
-            self.swap(true, |old| (old.memtables.clone(), empty));
+            self.swap(true, |_| (vec![memtable], version));
         }
     }
 

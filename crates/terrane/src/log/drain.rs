@@ -24,11 +24,15 @@ impl Shared {
         debug_assert!(end >= self.advanced.load(Ordering::Relaxed), "the orderer goes forwards");
         // Release: whoever sees the LSN sees the bytes below it in the ring.
         self.advanced.store(end, Ordering::Release);
-        if !self.is_poisoned()
-            && let Err(e) = self.tail.mark(end)
-        {
-            self.poison(&e);
+        if !self.is_poisoned() {
+            if let Err(e) = self.tail.mark(end) {
+                self.poison(&e);
+            } else if self.is_poisoned() {
+                // Someone withdrew the mark between the look and this one.
+                let _mapped = self.tail.unmark();
+            }
         }
+        // A full fence: after it, `closed` is read (see `Log::close`).
         self.signal.notify_all();
         self.drain_ahead();
     }
@@ -44,7 +48,9 @@ impl Shared {
     }
 
     fn drain_is_due(&self) -> bool {
-        let behind = self.advanced.load(Ordering::Acquire) - self.written.load(Ordering::Relaxed);
+        // The smaller one first: both grow.
+        let written = self.written.load(Ordering::Acquire);
+        let behind = self.advanced.load(Ordering::Acquire) - written;
         behind >= self.options.full_payload() as u64
     }
 
@@ -99,7 +105,11 @@ impl Shared {
         let durable = self.durable.load(Ordering::Relaxed);
         let (left, most) = (to - writer.written(), self.options.full_payload());
         let new = writer.frame(&self.pool, durable, left, most, |lsn, out| self.tail.load(lsn, out))?;
-        self.live.lock().extend(new);
+        if new.is_some() {
+            let mut live = self.live.lock();
+            live.extend(new);
+            self.note_oldest(&live);
+        }
         // Release: whoever sees the LSN may store over the ring's bytes below it.
         self.written.store(writer.written(), Ordering::Release);
         Ok(())
@@ -174,10 +184,12 @@ impl Log {
         loop {
             let released = {
                 let mut live = self.0.live.lock();
-                match live.get(1) {
+                let first = match live.get(1) {
                     Some(next) if next.first_lsn <= bound => live.pop_front(),
                     _ => return Ok(()),
-                }
+                };
+                self.0.note_oldest(&live);
+                first
             };
             if let Some(used) = released {
                 self.0.pool.give_back(used.segment)?;

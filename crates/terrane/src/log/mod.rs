@@ -56,7 +56,7 @@ mod writer;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Lsn, Result};
@@ -105,6 +105,10 @@ struct Shared {
     writer: Mutex<Writer>,
     /// Segments that hold part of the log, oldest first; the last is being written.
     live: Mutex<VecDeque<Used>>,
+    /// The first LSN of the first of them, for readers without the lock.
+    oldest: AtomicU64,
+    /// Bytes of large entries that were let in and are not in the ring yet.
+    admitted: AtomicU64,
     advanced: AtomicU64,
     written: AtomicU64,
     durable: AtomicU64,
@@ -135,7 +139,9 @@ impl Shared {
             tail,
             pool,
             writer: Mutex::new(writer),
+            oldest: AtomicU64::new(live.front().map_or(end, |s| s.first_lsn)),
             live: Mutex::new(live),
+            admitted: AtomicU64::new(0),
             advanced: AtomicU64::new(end),
             written: AtomicU64::new(end),
             durable: AtomicU64::new(end),
@@ -161,6 +167,12 @@ impl Shared {
         self.poisoned.load(Ordering::Acquire)
     }
 
+    fn note_oldest(&self, live: &VecDeque<Used>) {
+        if let Some(first) = live.front() {
+            self.oldest.store(first.first_lsn, Ordering::Release);
+        }
+    }
+
     fn check_poison(&self) -> Result<()> {
         if !self.is_poisoned() {
             return Ok(());
@@ -178,24 +190,33 @@ impl Log {
     }
 
     /// Asks, before anything is reserved, whether an entry of `bytes` can be written. On a full device it tries, on
-    /// behalf of the caller, to make room.
+    /// behalf of the caller, to make room. The answer is to be kept until the entry is in the ring.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`], [`ErrorKind::Closed`], [`ErrorKind::Poisoned`], [`ErrorKind::OutOfSpace`], or what
     /// the device said when a segment was prepared.
-    pub(crate) fn admit(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn admit(&self, bytes: u64) -> Result<Admission> {
         if bytes > self.max_entry() {
             return Err(Error::limit("batch size in bytes", bytes, self.max_entry())
                 .with_hint("write smaller batches, or open with a larger log tail and larger segments"));
         }
-        if self.0.closed.load(Ordering::Relaxed) {
+        if self.is_closed() {
             return Err(Error::new(ErrorKind::Closed, "the log is closed"));
         }
         self.0.check_poison()?;
-        if self.0.pool.has_reserve() {
-            return Ok(());
+        if bytes < self.0.options.counted_bytes() {
+            // Room for many of them is part of the reserve.
+            if !self.0.pool.has_room_for(0) {
+                self.0.pool.ensure_room_for(0)?;
+            }
+            return Ok(Admission(None));
         }
-        self.0.pool.ensure_reserve()
+        let others = self.0.admitted.fetch_add(bytes, Ordering::Relaxed);
+        let admission = Admission(Some((self.0.clone(), bytes)));
+        if !self.0.pool.has_room_for(others + bytes) {
+            self.0.pool.ensure_room_for(others + bytes)?;
+        }
+        Ok(admission)
     }
 
     /// Stores the bytes of the entry at `lsn` into the tail (the parts one behind the other, zeros up to a multiple of
@@ -250,17 +271,43 @@ impl Log {
 
     /// The first LSN still held in segments.
     pub(crate) fn oldest_lsn(&self) -> Lsn {
-        self.0.live.lock().front().map_or(self.advanced_lsn(), |s| s.first_lsn)
+        self.0.oldest.load(Ordering::Acquire)
     }
 
     /// Bytes of log from the oldest held to the newest.
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.advanced_lsn() - self.oldest_lsn()
+        // The smaller one first: both grow.
+        let oldest = self.oldest_lsn();
+        self.advanced_lsn() - oldest
     }
 
     /// Refuses further writes, then writes out and flushes everything. May be called again after an error.
+    ///
+    /// An entry that was let in before can still be on its way. Either this call sees it advanced and flushes it, or its
+    /// orderer, who looks after advancing, sees the log closed ([`Log::is_closed`]) and flushes it before it is
+    /// acknowledged: there is a SeqCst fence between the two steps on either side.
     pub(crate) fn close(&self) -> Result<()> {
         self.0.closed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         self.sync_to(self.advanced_lsn())
+    }
+
+    /// Whether closing has begun. Read after [`Log::advance`], it says whether [`Log::close`] may have missed what was
+    /// advanced: then only [`Log::sync_to`] keeps it, for the tail of a log closed cleanly is not looked at.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::Relaxed)
+    }
+}
+
+/// Leave to bring an entry: see [`Log::admit`].
+#[derive(Debug)]
+#[must_use = "an entry counts only as long as its admission lives"]
+pub(crate) struct Admission(Option<(Arc<Shared>, u64)>);
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if let Some((log, bytes)) = &self.0 {
+            log.admitted.fetch_sub(*bytes, Ordering::Relaxed);
+        }
     }
 }

@@ -91,9 +91,19 @@ impl LogOptions {
         bytes.max(LOG_SECTOR) - FRAME_HEADER
     }
 
+    /// Entries of so many bytes are counted one by one while they are on their way to the ring; for smaller ones the
+    /// reserve has room for [`UNCOUNTED`] at once.
+    pub(super) fn counted_bytes(&self) -> u64 {
+        (self.tail_bytes as u64 / 4096).min(4096)
+    }
+
     /// Segment bytes that must lie ready before a writer is let in: enough to take the whole ring and half of it again, so
-    /// that what was let in can be written out, padding included, however full the device is.
+    /// that what was let in can be written out, padding included, however full the device is; and the small entries that
+    /// are let in without being counted.
     pub(super) fn reserve_bytes(&self) -> u64 {
-        self.tail_bytes as u64 / 2 * 3
+        self.tail_bytes as u64 / 2 * 3 + UNCOUNTED * self.counted_bytes()
     }
 }
+
+/// Small entries that may be on their way to the ring at once: as many as the commit ring has slots.
+const UNCOUNTED: u64 = 1024;

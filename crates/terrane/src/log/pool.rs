@@ -2,7 +2,7 @@
 //!
 //! The pool keeps *room* (bytes that frames can still take) ahead of what writers may bring, so that writing out never has
 //! to ask the file system for space. A writer is let in only while [`Pool::room`] covers the ring and half of it again
-//! (padding); when less than a segment more than that is left, a background task prepares the next. On a full device
+//! (padding), and all entries that were let in and are not in the ring yet; when less than a segment more than that is left, a background task prepares the next. On a full device
 //! preparing fails, writers are turned away with [`terrane_base::ErrorKind::OutOfSpace`] one by one as each of them tries
 //! again, and the first try that succeeds lets them in again.
 //!
@@ -58,9 +58,9 @@ impl Pool {
         self.current_room.load(Ordering::Relaxed) + spares * self.options.segment_room()
     }
 
-    /// Whether a writer may be let in.
-    pub(super) fn has_reserve(&self) -> bool {
-        self.room() >= self.options.reserve_bytes()
+    /// Whether writers may be let in whose counted entries come to `bytes`.
+    pub(super) fn has_room_for(&self, bytes: u64) -> bool {
+        self.room() >= self.options.reserve_bytes() + bytes
     }
 
     /// Whether the next segment should be prepared before it is needed.
@@ -87,10 +87,10 @@ impl Pool {
         }
     }
 
-    /// Prepares segments until a writer may be let in.
-    pub(super) fn ensure_reserve(&self) -> Result<()> {
-        while !self.has_reserve() {
-            self.prepare_unless(|| self.has_reserve())?;
+    /// Prepares segments until they may.
+    pub(super) fn ensure_room_for(&self, bytes: u64) -> Result<()> {
+        while !self.has_room_for(bytes) {
+            self.prepare_unless(|| self.has_room_for(bytes))?;
         }
         Ok(())
     }

@@ -81,10 +81,8 @@ impl Memtable {
         if kind.is_delete() {
             self.deletes.fetch_add(1, Ordering::Relaxed);
         }
-        if kind == Kind::ValueRef
-            && let Ok(v) = ValueRef::decode(value)
-        {
-            self.values.lock().push(v);
+        if kind == Kind::ValueRef {
+            self.values.lock().push(ValueRef::decode(value)?);
         }
         Ok(())
     }

@@ -159,7 +159,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         snapshots: Arc::default(),
         visible: AtomicU64::new(end - 1).into(),
         ring,
-        buckets: Buckets::new(16, Limits { bytes: GROUP_BYTES, count: 64 }),
+        buckets: Buckets::new(16, Limits { bytes: GROUP_BYTES.min(options.max_batch_bytes()), count: 64 }),
         generation: AtomicU64::new(0),
         freezing: Mutex::new(()),
         next_boundary: AtomicU64::new(u64::MAX),
@@ -174,6 +174,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         next_task: AtomicU64::new(1),
         trouble: Default::default(),
         ending: AtomicBool::new(false),
+        closed: Mutex::new(None),
+        releasing: AtomicBool::new(false),
         closing: AtomicBool::new(false),
         ids,
         poison,
@@ -214,14 +216,18 @@ fn flush_values(space: &Space, dirty: &AtomicBool) -> Result<()> {
 impl Engine {
     /// Ends background work, makes the log durable and notes a clean end.
     pub(crate) fn close(self: &Arc<Self>) -> Result<()> {
-        if self.ending.swap(true, Ordering::AcqRel) {
-            return Ok(());
+        self.ending.store(true, Ordering::Release);
+        // Who comes second waits for the first, and hears the same.
+        let mut closed = self.closed.lock();
+        if let Some(done) = &*closed {
+            return done.clone();
         }
         let done = self.close_once();
         self.closing.store(true, Ordering::Release);
         if self.owns_media.load(Ordering::Acquire) {
             self.media.shutdown();
         }
+        *closed = Some(done.clone());
         done
     }
 
@@ -243,7 +249,7 @@ impl Engine {
         self.log.close()?;
         self.manifest.append(&[Edit::Log(LogPosition {
             generation: self.log_generation,
-            first_lsn: self.oldest_needed(None),
+            first_lsn: self.oldest_needed(|_| None),
             durable_lsn: self.log.durable_lsn(),
             clean: true,
         })])?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use terrane_base::{ErrorKind, Result};
 use terrane_format::data_file::DataFileHeader;
 use terrane_media::{File, Media, OpenMode};
@@ -10,10 +11,27 @@ use terrane_media::{File, Media, OpenMode};
 use super::free::FreeMap;
 use super::{Poison, UNIT, io};
 
-/// An open data file.
+/// An open data file as those see it who read, write and flush it.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) file: Arc<dyn File>,
+    flushing: Mutex<()>,
+}
+
+impl Opened {
+    /// Makes all writes to it durable. One flush at a time: a failed one is reported once, and another that was under way
+    /// beside it could succeed although bytes of its own were lost.
+    pub(super) fn sync(&self, poison: &Poison) -> Result<()> {
+        let _turn = self.flushing.lock();
+        poison.check()?;
+        self.file.sync().map_err(|e| poison.set(&e))
+    }
+}
+
+/// An open data file with its units.
 #[derive(Debug)]
 pub(super) struct DataFile {
-    file: Arc<dyn File>,
+    opened: Arc<Opened>,
     /// Units that the file spans, its header included.
     units: u32,
     free: FreeMap,
@@ -47,12 +65,13 @@ impl DataFile {
 
     /// A file of `units`, all used.
     pub(super) fn new(file: Arc<dyn File>, units: u32) -> Self {
-        DataFile { file, units, free: FreeMap::default(), free_units: 0, holes: Vec::new(), hole_units: 0 }
+        let opened = Arc::new(Opened { file, flushing: Mutex::new(()) });
+        DataFile { opened, units, free: FreeMap::default(), free_units: 0, holes: Vec::new(), hole_units: 0 }
     }
 
     /// The file itself.
-    pub(super) fn file(&self) -> Arc<dyn File> {
-        self.file.clone()
+    pub(super) fn opened(&self) -> Arc<Opened> {
+        self.opened.clone()
     }
 
     /// Units that the file spans, its header included.
@@ -75,7 +94,7 @@ impl DataFile {
         let Some(start) = self.free.take(units) else { return Ok(None) };
         let holes = (start..start + units).filter(|u| self.is_hole(*u)).count() as u32;
         if holes > 0
-            && let Err(e) = self.file.allocate(u64::from(start) * UNIT, u64::from(units) * UNIT)
+            && let Err(e) = self.opened.file.allocate(u64::from(start) * UNIT, u64::from(units) * UNIT)
         {
             self.free.insert(start, units);
             return Err(e);
@@ -105,10 +124,10 @@ impl DataFile {
         let need = units.saturating_sub(self.free.ending_at(self.units));
         let wish = need.max(by).min(max.saturating_sub(self.units)).max(need);
         let at = u64::from(self.units) * UNIT;
-        let grown = match self.file.allocate(at, u64::from(wish) * UNIT) {
+        let grown = match self.opened.file.allocate(at, u64::from(wish) * UNIT) {
             Ok(()) => wish,
             Err(e) if e.kind() == ErrorKind::OutOfSpace && need < wish => {
-                self.file.allocate(at, u64::from(need) * UNIT)?;
+                self.opened.file.allocate(at, u64::from(need) * UNIT)?;
                 need
             }
             Err(e) => return Err(e),
@@ -125,7 +144,7 @@ impl DataFile {
         let mut with_place = self.free.descending().filter(|(s, l)| (*s..s + l).any(|u| !self.is_hole(u)));
         let (start, len) = with_place.next()?;
         drop(with_place);
-        self.file.punch(u64::from(start) * UNIT, u64::from(len) * UNIT).ok()?;
+        self.opened.file.punch(u64::from(start) * UNIT, u64::from(len) * UNIT).ok()?;
         let before = self.hole_units;
         (start..start + len).for_each(|u| self.set_hole(u, true));
         Some(self.hole_units - before)

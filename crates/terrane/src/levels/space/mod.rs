@@ -34,7 +34,7 @@ use terrane_format::value_ref::ValuePiece;
 use terrane_media::{File, Media, SECTOR};
 
 use super::{Poison, io, names};
-use file::DataFile;
+use file::{DataFile, Opened};
 pub(crate) use survey::Survey;
 
 const UNIT: u64 = UNIT_BYTES as u64;
@@ -123,7 +123,7 @@ pub(crate) struct Space {
     poison: Arc<Poison>,
     inner: Mutex<Inner>,
     /// The files of `inner`, for those who only read and write.
-    open: ArcSwap<BTreeMap<u32, Arc<dyn File>>>,
+    open: ArcSwap<BTreeMap<u32, Arc<Opened>>>,
 }
 
 #[derive(Debug)]
@@ -241,26 +241,35 @@ impl Space {
     /// # Errors
     /// [`ErrorKind::Poisoned`] if a flush fails.
     pub(crate) fn sync_files(&self, files: impl IntoIterator<Item = u32>) -> Result<()> {
-        self.poison.check()?;
+        let open = self.open.load_full();
         for number in files.into_iter().collect::<BTreeSet<u32>>() {
-            self.file(number)?.sync().map_err(|e| self.poison.set(&e))?;
+            match open.get(&number) {
+                Some(f) => f.sync(&self.poison)?,
+                None => return Err(self.missing(number)),
+            }
         }
-        Ok(())
+        self.poison.check()
     }
 
     /// Makes all writes to all files durable, as [`Space::sync_files`].
     pub(crate) fn sync_all(&self) -> Result<()> {
-        let all: Vec<u32> = self.open.load().keys().copied().collect();
-        self.sync_files(all)
+        // The files as they are now: one that is removed meanwhile holds nothing that anybody needs.
+        self.open.load_full().values().try_for_each(|f| f.sync(&self.poison))?;
+        self.poison.check()
     }
 
     /// An open data file.
     pub(crate) fn file(&self, number: u32) -> Result<Arc<dyn File>> {
         match self.open.load().get(&number) {
-            Some(f) => Ok(f.clone()),
-            None => Err(Error::corruption("this data file is referred to, but not there")
-                .with_file(self.dir.join(names::data(number)))),
+            Some(f) => Ok(f.file.clone()),
+            None => Err(self.missing(number)),
         }
+    }
+
+    fn missing(&self, number: u32) -> Error {
+        Error::corruption("this data file is referred to, but not there")
+            .with_file(self.dir.join(names::data(number)))
+            .with_hint("restore the file from a backup; `terrane check` lists what else is missing")
     }
 
     /// What is used and what is not.
@@ -276,8 +285,8 @@ impl Space {
 }
 
 impl Inner {
-    fn open_files(&self) -> BTreeMap<u32, Arc<dyn File>> {
-        self.files.iter().map(|(number, f)| (*number, f.file())).collect()
+    fn open_files(&self) -> BTreeMap<u32, Arc<Opened>> {
+        self.files.iter().map(|(number, f)| (*number, f.opened())).collect()
     }
 
     /// Takes units that some file has free.

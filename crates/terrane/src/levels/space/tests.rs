@@ -219,7 +219,7 @@ fn values_are_found_again_by_the_log_alone() {
     let bytes: Vec<u8> = (0..5_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     let s = Space { options: SpaceOptions::new(UUID), ..s };
     let value = s.write_value(5, &bytes).unwrap();
-    s.sync_value(&value).unwrap();
+    s.sync_values(std::slice::from_ref(&value)).unwrap();
     assert_eq!(value.pieces.len(), 3);
     drop(s);
     let media = media.image().crash(CrashKind::PowerLost, 0);
@@ -248,7 +248,8 @@ fn a_failure_of_any_call_leaves_nothing_allocated() {
             let s = s.unwrap().finish().unwrap();
             media.set_fault(Some(FaultPlan::nth(n, fault)));
             let bytes = vec![7; 3 << 19];
-            let written = s.write_value(1, &bytes).and_then(|v| s.sync_value(&v).map(|()| v));
+            let written =
+                s.write_value(1, &bytes).and_then(|v| s.sync_values(std::slice::from_ref(&v)).map(|()| v));
             if media.faults_hit() == 0 {
                 assert!(n > 5);
                 break;

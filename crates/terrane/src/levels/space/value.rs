@@ -8,7 +8,7 @@ use terrane_format::value_ref::{ValuePiece, ValueRef};
 use super::{Alloc, Space, io};
 
 impl Space {
-    /// Writes a value in pieces of units of its own. Not durable before [`Space::sync_value`]. On an error everything
+    /// Writes a value in pieces of units of its own. Not durable before [`Space::sync_values`]. On an error everything
     /// allocated is free again.
     pub(crate) fn write_value(&self, id: u64, bytes: &[u8]) -> Result<ValueRef> {
         let mut value = ValueRef { id, len: bytes.len() as u64, pieces: Vec::new() };
@@ -33,9 +33,9 @@ impl Space {
         Ok(())
     }
 
-    /// Makes a written value durable.
-    pub(crate) fn sync_value(&self, value: &ValueRef) -> Result<()> {
-        self.sync_files(value.pieces.iter().map(|p| p.file))
+    /// Makes written values durable.
+    pub(crate) fn sync_values(&self, values: &[ValueRef]) -> Result<()> {
+        self.sync_files(values.iter().flat_map(|v| &v.pieces).map(|p| p.file))
     }
 
     /// Gives a value's units back, as [`Space::free`].

@@ -162,7 +162,7 @@ impl Rig {
             generation: self.told.lock().unwrap().from.generation,
             body_crc: body_crc(&[&body]),
         };
-        self.log.admit(header.entry_len())?;
+        let _admission = self.log.admit(header.entry_len())?;
         self.told.lock().unwrap().begun.push((lsn, body.clone()));
         let (a, b) = body.split_at(len / 3);
         self.log.write(lsn, &[&header.encode(), a, b])?;

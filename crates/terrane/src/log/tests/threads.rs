@@ -31,7 +31,7 @@ fn stress(media: Arc<dyn Media>, options: LogOptions, rounds: u64) {
             let (log, reserved, count) = (log.clone(), &reserved, &count);
             s.spawn(move || {
                 for round in 0..rounds {
-                    log.admit(4096).unwrap();
+                    let _admission = log.admit(4096).unwrap();
                     let (lsn, body) = {
                         let mut next = reserved.lock().unwrap();
                         let lsn = *next;
