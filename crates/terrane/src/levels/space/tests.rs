@@ -332,3 +332,23 @@ fn a_write_outside_of_its_units_is_refused() {
     }
     assert!(s.write(a, 61440, &[1; 4096]).is_ok());
 }
+
+#[test]
+fn flushing_all_files_goes_on_while_one_is_emptied_and_removed() {
+    let media = machine(11);
+    let s = Arc::new(space(&media));
+    // Three files, full.
+    let all: Vec<Alloc> = (0..3).map(|_| s.alloc(39).unwrap()).collect();
+    assert_eq!(all.iter().map(|a| a.file).collect::<Vec<_>>(), [1, 2, 3]);
+    s.free(all[1]).unwrap();
+    let (freeing, last) = (s.clone(), all[2]);
+    let once = std::sync::atomic::AtomicBool::new(false);
+    media.on_op(Some(Arc::new(move |_: &SimMedia, op: &terrane_media::sim::OpInfo<'_>| {
+        if op.kind == OpKind::Sync && !once.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            freeing.free(last).unwrap();
+        }
+    })));
+    s.sync_all().unwrap();
+    media.on_op(None);
+    assert_eq!(s.stats().files, 2, "the hook removed the third");
+}
