@@ -124,7 +124,7 @@ fn closing_ends_while_writers_write_as_fast_as_they_can() {
                     let mut n = 0u64;
                     loop {
                         n += 1;
-                        match t.put(&(w << 32 | n % 1000).to_be_bytes(), &[1; 400]) {
+                        match t.put(&((w << 32) | (n % 1000)).to_be_bytes(), &[1; 400]) {
                             Ok(()) => written.fetch_add(1, Ordering::Relaxed),
                             Err(e) => break e,
                         };
