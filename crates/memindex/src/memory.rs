@@ -1,6 +1,6 @@
 //! Memory that is handed out piece by piece and given back as a whole.
 //!
-//! *Chunks* come from the allocator, 16 KiB at first and doubling up to 2 MiB, so that a thousand small indexes cost
+//! *Chunks* come from the allocator, 4 KiB at first and doubling up to 2 MiB, so that a thousand small indexes cost
 //! little and a large one gets huge pages. Threads do not bump one shared pointer: a thread takes a *span* of the current
 //! chunk for its stripe and carves pieces from that; a span is at most a sixty-fourth of the whole. Pieces that are large
 //! for a span are carved from the chunk, and very large ones get a chunk of their own.
@@ -20,7 +20,7 @@ use terrane_base::sync::Mutex;
 use terrane_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 const STRIPES: usize = 16;
-const FIRST_CHUNK: usize = 16 << 10;
+const FIRST_CHUNK: usize = 4 << 10;
 const HUGE_PAGE: usize = 2 << 20;
 const MIN_SPAN: usize = 2 << 10;
 const MAX_SPAN: usize = 64 << 10;
