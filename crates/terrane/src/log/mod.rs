@@ -92,6 +92,13 @@ pub(crate) struct Recovered {
     basis: Basis,
 }
 
+impl Recovered {
+    /// Entries that end at or below are in segments; those behind, in the tail alone.
+    pub(crate) fn segments_end(&self) -> Lsn {
+        self.basis.segments_end
+    }
+}
+
 /// The log of an open database. All methods may be called from many threads. Cloning shares it.
 #[derive(Clone, Debug)]
 pub(crate) struct Log(Arc<Shared>);

@@ -6,7 +6,8 @@
 //! 3. The log is replayed: every operation that is not in an extent yet goes into its subtable's memtable. Replay is
 //!    parallel and needs no order, since versions carry their sequences.
 //! 4. Space: what neither the manifest nor a replayed record refers to is free. Nothing was allocated before.
-//! 5. A higher log generation becomes durable in the manifest before the first byte is appended (design rule 3).
+//! 5. Large values that only the tail's records refer to are written again and flushed: nothing else proves them.
+//! 6. A higher log generation becomes durable in the manifest before the first byte is appended (design rule 3).
 //!
 //! # After a crash
 //! A crash during any of these steps leaves what the next opening needs: old log segments are released only after the
@@ -79,8 +80,10 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         ids.saw_value(value.id);
     }
     let space = Arc::new(survey.finish()?);
-    // Records that only the tail has are about to become durable: the large values that they refer to go first.
-    if memtables.values().any(|m| !m.values().is_empty()) {
+    // Records that only the tail has are about to become durable: the large values that they refer to go first, written again
+    // since the flush that should have come before may have failed.
+    if !replayed.unproved.is_empty() {
+        replayed.unproved.iter().try_for_each(|v| space.rewrite_value(v))?;
         space.sync_all()?;
     }
 
@@ -93,7 +96,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         let (space, dirty) = (space.clone(), values_dirty.clone());
         Arc::new(move || flush_values(&space, &dirty))
     };
-    let log = Log::start(media.clone(), log_options, generation, replayed)?;
+    let log = Log::start(media.clone(), log_options, generation, replayed.log)?;
     let end = log.advanced_lsn();
     manifest.append(&[Edit::Log(LogPosition {
         generation,

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
-use terrane_format::batch::Ops;
+use terrane_format::Kind;
+use terrane_format::batch::{Ops, entry_len};
+use terrane_format::value_ref::ValueRef;
 use terrane_media::{Media, Pool, Signal};
 
 use crate::levels::DbState;
@@ -35,6 +37,15 @@ struct Shared {
     in_flight: AtomicUsize,
     done: Signal,
     failed: Mutex<Option<Error>>,
+    /// Large values that records refer to, each with the end of its entry.
+    values: Mutex<Vec<(Lsn, ValueRef)>>,
+}
+
+/// What a replay found.
+pub(crate) struct Replayed {
+    pub(crate) log: Recovered,
+    /// Large values that only records in the tail refer to. Those that a segment refers to were flushed before it was written.
+    pub(crate) unproved: Vec<ValueRef>,
 }
 
 /// Entries for one task.
@@ -50,7 +61,7 @@ pub(crate) fn replay(
     options: &LogOptions,
     state: &DbState,
     memtables: &HashMap<SubtableId, Arc<Memtable>>,
-) -> Result<Recovered> {
+) -> Result<Replayed> {
     let targets = memtables
         .iter()
         .filter_map(|(id, m)| {
@@ -64,6 +75,7 @@ pub(crate) fn replay(
         in_flight: AtomicUsize::new(0),
         done: Signal::new(),
         failed: Mutex::new(None),
+        values: Mutex::default(),
     });
     let from = RecoverFrom {
         lsn: state.log.first_lsn,
@@ -84,15 +96,21 @@ pub(crate) fn replay(
     // Whatever happened, no task may outlive this call.
     shared.done.wait_until(&**media, || shared.in_flight.load(Ordering::Acquire) == 0)?;
     sent?;
-    match shared.failed.lock().take() {
-        Some(e) => Err(e),
-        None => recovered.map_err(|e| match e.kind() {
-            ErrorKind::Corruption => e.with_hint(
-                "a log-* file is damaged or missing: restore it, or all of the database, from a backup",
-            ),
-            _ => e,
-        }),
+    if let Some(e) = shared.failed.lock().take() {
+        return Err(e);
     }
+    let log = recovered.map_err(|e| match e.kind() {
+        ErrorKind::Corruption => e.with_hint(
+            "a log-* file is damaged or missing: restore it, or all of the database, from a backup",
+        ),
+        _ => e,
+    })?;
+    let mut values = std::mem::take(&mut *shared.values.lock());
+    values.retain(|(end, _)| *end > log.segments_end());
+    // Chunks end in any order; a seed gives one history.
+    values.sort_unstable_by_key(|(end, v)| (*end, v.id));
+    let unproved = values.into_iter().map(|(_, v)| v).collect();
+    Ok(Replayed { log, unproved })
 }
 
 fn dispatch(media: &Arc<dyn Media>, shared: &Arc<Shared>, chunk: Chunk) -> Result<()> {
@@ -126,6 +144,10 @@ impl Shared {
                 let op = op.map_err(|e| e.context(format!("log record at LSN {lsn}")))?;
                 match self.targets.get(&op.subtable) {
                     Some(t) if lsn >= t.persisted => {
+                        if op.kind == Kind::ValueRef {
+                            let value = ValueRef::decode(op.value)?;
+                            self.values.lock().push((lsn + entry_len(len), value));
+                        }
                         t.memtable.insert(lsn, lsn + 1 + i as u64, op.kind, op.key, op.value)?;
                     }
                     Some(_) => {}

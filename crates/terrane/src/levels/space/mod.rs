@@ -10,7 +10,7 @@
 //!
 //! # Concurrency
 //! One mutex around the maps, held during calls that grow, punch or create files. Reads and writes find their file
-//! without it.
+//! without it. Flushes of a file pass one at a time, by a mutex of its own.
 //!
 //! # After a crash
 //! Units that no durable edit refers to are free, whatever was written to them. A file without an owner is removed.

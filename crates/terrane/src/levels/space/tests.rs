@@ -297,6 +297,30 @@ fn a_failed_flush_stops_allocation_but_not_reading() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "two threads flush at a time")]
+fn no_flush_passes_beside_one_that_fails() {
+    let media = machine(8);
+    let s = Arc::new(space(&media));
+    let a = s.alloc(1).unwrap();
+    write(&s, &a);
+    media.set_fault(Some(FaultPlan::nth(0, Fault::Io).only(&[OpKind::Sync])));
+    // While the first flush is under way another one is asked for, and gets some time to pass.
+    let (told, outcome) = std::sync::mpsc::channel();
+    let again = Mutex::new(Some((s.clone(), told)));
+    media.on_op(Some(Arc::new(move |_, _| {
+        let Some((s, told)) = again.lock().take() else { return };
+        let beside = std::thread::spawn(move || told.send(s.sync_files([a.file]).map_err(|e| e.kind())));
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        drop(beside);
+    })));
+    assert_eq!(s.sync_files([a.file]).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(outcome.recv().unwrap(), Err(ErrorKind::Poisoned));
+    media.on_op(None);
+}
+
+#[test]
 fn a_crash_at_any_call_keeps_what_was_synced() {
     let media = machine(10);
     let film = Film::of(&media);

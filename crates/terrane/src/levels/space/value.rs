@@ -1,6 +1,6 @@
 //! Values in units of their own.
 
-use terrane_base::{Error, Result};
+use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::checksum::crc;
 use terrane_format::extent::UNIT_BYTES;
 use terrane_format::value_ref::{ValuePiece, ValueRef};
@@ -47,16 +47,37 @@ impl Space {
     pub(crate) fn read_value(&self, value: &ValueRef) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(value.len as usize);
         for (piece, len) in value.pieces.iter().zip(ValueRef::piece_lens(value.len)) {
-            let at = Alloc::of_piece(piece);
-            let file = self.file(piece.file)?;
-            let read = io::Window::read(&*file, at.offset(), len)?;
-            if crc(read.bytes()) != piece.crc {
-                return Err(Error::corruption(format!("value {} does not match its checksum", value.id))
-                    .with_file(file.path())
-                    .with_offset(at.offset()));
-            }
-            out.extend_from_slice(read.bytes());
+            out.extend_from_slice(self.read_piece(value.id, piece, len)?.bytes());
         }
         Ok(out)
+    }
+
+    fn read_piece(&self, value: u64, piece: &ValuePiece, len: usize) -> Result<io::Window> {
+        let at = Alloc::of_piece(piece);
+        let file = self.file(piece.file)?;
+        let read = io::Window::read(&*file, at.offset(), len)?;
+        if crc(read.bytes()) != piece.crc {
+            return Err(Error::corruption(format!("value {value} does not match its checksum"))
+                .with_file(file.path())
+                .with_offset(at.offset()));
+        }
+        Ok(read)
+    }
+
+    /// Writes a value again where it lies, so that the next flush makes it durable whatever became of an earlier one: what a
+    /// failed flush did not write may read back well, yet no later flush writes it. Nothing durable may refer to the value,
+    /// for a power failure can tear it meanwhile. A damaged piece is left as it is: reading it is an error.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub(crate) fn rewrite_value(&self, value: &ValueRef) -> Result<()> {
+        for (piece, len) in value.pieces.iter().zip(ValueRef::piece_lens(value.len)) {
+            match self.read_piece(value.id, piece, len) {
+                Ok(read) => self.write(Alloc::of_piece(piece), 0, read.bytes())?,
+                Err(e) if e.kind() == ErrorKind::Corruption => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 }
