@@ -64,6 +64,7 @@
 mod bucket;
 mod order;
 mod ring;
+mod seats;
 mod word;
 
 pub use bucket::{Buckets, Group, Lead, Limits, Role};

@@ -32,6 +32,9 @@
 //! own last wait for a slot did not yet show it: less than the 2^42 that decoding allows. Its epoch is at most one behind
 //! (a bumper stores it before the next can change the word) and at most 65 ahead ([`Ring::bump_epoch`] refuses more).
 //!
+//! *Tickets that are out are told apart*: there are at most as many as slots, seats and one (see `seats`), which is fewer
+//! than [`TICKETS`]. So a slot that is empty for ticket `t` is never taken for one that is empty for `t + TICKETS`.
+//!
 //! *One thread alone never blocks*: it finds the role free, so its entry is settled when `fill` returns.
 //!
 //! # What a lone reserve and fill cost
@@ -49,14 +52,15 @@ use terrane_base::sync::{Condvar, Mutex, MutexGuard, UnsafeCell, spin_loop};
 use terrane_base::{Error, ErrorKind, Result};
 
 use crate::order::{Head, Orderer};
+use crate::seats::seated;
 use crate::word::{NEXT_EPOCH, NEXT_TICKET, Place, TICKETS};
 
 /// The largest reservation, in units: 1 GiB if the unit is 8 bytes. With the most slots there can be, all that can be
 /// in flight stays far below what the packed word tells apart.
 pub const MAX_UNITS: u64 = 1 << 27;
 
-/// The most slots a ring can have. Slots and threads that reserve at the same time must together be fewer than the
-/// 16,384 tickets that are told apart; that leaves room for 12,287 threads.
+/// The most slots a ring can have. Slots and threads that wait for one must together be fewer than the 16,384 tickets that
+/// are told apart; that leaves room for 12,286 threads, and further ones wait their turn to wait.
 pub const MAX_SLOTS: usize = 4096;
 
 /// How many epochs may begin while an entry of the first of them is not settled: what decoding allows, halved.
@@ -92,6 +96,10 @@ pub struct Ring<E> {
     /// With `room` and [`Head::crowd`], for those who wait for a slot.
     crowd: Mutex<()>,
     room: Condvar,
+    /// The place of all who have no seat. Order: before `crowd`.
+    standing: Mutex<()>,
+    /// Whether the calling thread has a seat.
+    pub(crate) seated: fn() -> bool,
 }
 
 /// References for decoding the word. Rarely written.
@@ -188,6 +196,8 @@ impl<E: Send> Ring<E> {
             bumps: Mutex::new(VecDeque::new()),
             crowd: Mutex::new(()),
             room: Condvar::new(),
+            standing: Mutex::new(()),
+            seated,
         };
         ring.slots = (0..slots)
             .map(|i| {
@@ -203,7 +213,7 @@ impl<E: Send> Ring<E> {
     }
 
     /// Takes the next `units` units. Whatever of the commit can fail must have been checked before. Waits only if the
-    /// ring is full of entries that are not yet taken up by the orderer.
+    /// ring is full of entries that are not yet taken up by the orderer; any number of threads may wait.
     ///
     /// # Errors
     /// `LimitExceeded` if `units` is zero or more than [`MAX_UNITS`]; nothing is reserved then.
@@ -211,6 +221,8 @@ impl<E: Send> Ring<E> {
         if units == 0 || units > MAX_UNITS {
             return Err(Error::limit("units of a reservation", units, MAX_UNITS));
         }
+        // Held until the ticket has its slot.
+        let _standing = if (self.seated)() { None } else { Some(lock(&self.standing)) };
         let word = self.word.fetch_add(NEXT_TICKET + units, Ordering::AcqRel);
         let place = Place::unpack(
             word,

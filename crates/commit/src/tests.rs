@@ -102,6 +102,49 @@ fn tickets_positions_and_epochs_outlive_their_bits() {
 }
 
 #[test]
+fn tickets_that_are_out_stay_fewer_than_can_be_told_apart_however_many_threads_wait() {
+    // On a small scale: 4 slots, 2 seats, 12 threads.
+    const SLOTS: u64 = 4;
+    const SEATS: u64 = 2;
+    const EACH: u64 = 200;
+    thread_local! {
+        static HAS_SEAT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+    let mut ring = Ring::starting_at(SLOTS as usize, Place { ticket: TICKETS - 5, epoch: 0, pos: 0 });
+    ring.seated = || HAS_SEAT.get();
+    let record = Record::default();
+    let orderer = recorder(&record);
+    let stuck = ring.reserve(1, &orderer).unwrap();
+    thread::scope(|s| {
+        let threads: Vec<_> = (0..12)
+            .map(|t| {
+                let (ring, orderer) = (&ring, &orderer);
+                s.spawn(move || {
+                    HAS_SEAT.set(t < SEATS);
+                    for i in 0..EACH {
+                        ring.reserve(1, orderer).unwrap().fill(t * EACH + i);
+                    }
+                })
+            })
+            .collect();
+        // Every slot is taken, every seat, and the standing place. All others wait without a ticket.
+        let most = SLOTS + SEATS + 1;
+        while ring.next_pos() < most {
+            thread::yield_now();
+        }
+        for _ in 0..10_000 {
+            assert_eq!(ring.next_pos(), most);
+            thread::yield_now();
+        }
+        stuck.fill(u64::MAX);
+        threads.into_iter().for_each(|t| t.join().unwrap());
+    });
+    let record = record.lock().unwrap();
+    assert!(record.iter().map(|r| r.0).eq(0..12 * EACH + 1), "each place once, in order");
+    assert_eq!(record.iter().map(|r| r.2).collect::<HashSet<_>>().len() as u64, 12 * EACH + 1);
+}
+
+#[test]
 fn epochs_do_not_outrun_an_unsettled_commit() {
     let ring = Ring::new(4, 0).unwrap();
     let record = Record::default();
