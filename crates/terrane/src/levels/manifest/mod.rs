@@ -1,20 +1,27 @@
 //! The durable log of the database's structure, and the superblock that names its current file.
 //!
-//! Appending writes one frame into prewritten space and flushes it. When the file has grown to a multiple of its
-//! checkpoint, a new one is written, and the superblock is replaced to name it; every open does the same, so that what
-//! recovery read is durable before anything is built on it.
+//! Appending writes one frame into prewritten space and flushes it. Groups that arrive while a flush is under way share
+//! the next frame and its flush. When the file has grown to a multiple of its checkpoint, a new one is written, and the
+//! superblock is replaced to name it; every open does the same, so that what recovery read is durable before anything is
+//! built on it.
 //!
 //! # Concurrency
-//! One mutex; appenders queue, each for the time of a flush.
+//! `waiting` holds the groups that nobody writes yet, in order of arrival, and is held for moments only; `inner` is held
+//! across the write. Who gets `inner` and finds its group still waiting leads: it takes along what waits, in order, as far
+//! as one frame goes, and tells each of them the outcome before it lets go of `inner`. So a group waits for at most the
+//! flush under way and its own, and nobody is woken but by the lock. Order: `inner` before `waiting`.
+//!
+//! Groups that share a frame share its fate: a crash keeps all of them or none, and when the write or the flush fails all
+//! of them get that error. A group that makes no sense fails alone and leaves nothing behind.
 //!
 //! # After a crash
-//! * The group that was being appended has happened or it has not. Its frame is bad: not happened. Its frame is bad and
-//!   a later frame, or the seal behind it, proves that it was durable: corruption.
+//! * The groups that were being appended have all happened or none has. Their frame is bad: not happened. It is bad and a
+//!   later frame, or the seal behind it, proves that it was durable: corruption.
 //! * The superblock names the old manifest or the new one; both say the same, for nothing is appended to the new one
 //!   before the superblock that names it is durable. The other one is removed at the next open.
 //!
 //! # After a failed call
-//! A failed write leaves a frame that might be whole. It is overwritten with zeros and flushed, so that the group has
+//! A failed write leaves a frame that might be whole. It is overwritten with zeros and flushed, so that its groups have
 //! not happened and can be tried again. If that fails too, or if a flush fails, the poison is set.
 
 mod file;
@@ -22,10 +29,11 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::manifest::Edit;
 use terrane_format::superblock::{Features, Superblock};
@@ -40,6 +48,9 @@ const MIN_ROLL_BYTES: u64 = 1 << 20;
 /// A replacement that failed (for want of space, say) is tried again after this much growth.
 const RETRY_BYTES: u64 = 256 << 10;
 
+/// Edits of groups that share a frame; a larger group has one of its own. Far below what a frame holds.
+const SHARED_EDITS: usize = 512;
+
 /// The manifest of an open database.
 #[derive(Debug)]
 pub(crate) struct ManifestStore {
@@ -47,6 +58,14 @@ pub(crate) struct ManifestStore {
     dir: PathBuf,
     poison: Arc<Poison>,
     inner: Mutex<Inner>,
+    waiting: Mutex<VecDeque<Arc<Group>>>,
+}
+
+/// Edits that happen together or not at all, and what became of them.
+#[derive(Debug)]
+struct Group {
+    edits: Vec<Edit>,
+    outcome: OnceLock<Result<()>>,
 }
 
 #[derive(Debug)]
@@ -123,26 +142,90 @@ impl ManifestStore {
         }
         let roll_at = roll_at(MIN_ROLL_BYTES, &file);
         let inner = Mutex::new(Inner { superblock, state, file, roll_at, min_roll: MIN_ROLL_BYTES });
-        Ok(ManifestStore { media, dir: dir.to_owned(), poison, inner })
+        Ok(ManifestStore { media, dir: dir.to_owned(), poison, inner, waiting: Mutex::default() })
     }
 
-    /// Makes an edit group durable.
+    /// Makes an edit group durable, with those of others that arrived meanwhile.
     ///
     /// # Errors
     /// As [`DbState::apply`] for edits that make no sense, and those of the medium. The group has then not happened and
     /// may be tried again; but with [`ErrorKind::Poisoned`] it is in doubt until the database is reopened.
     pub(crate) fn append(&self, edits: &[Edit]) -> Result<()> {
-        let mut inner = self.inner.lock();
-        self.poison.check()?;
-        if inner.file.bytes() >= inner.roll_at {
-            self.roll(&mut inner)?;
+        let own = Arc::new(Group { edits: edits.to_vec(), outcome: OnceLock::new() });
+        self.waiting.lock().push_back(own.clone());
+        let inner = self.inner.lock();
+        if own.outcome.get().is_none() {
+            self.lead(inner, &own);
         }
-        let applied = inner.state.apply_undoable(edits)?;
-        let appended = inner.file.append(edits, &self.poison);
-        if appended.is_err() {
-            inner.state.undo(applied);
+        // Only a leader that panicked leaves its group without.
+        own.outcome.get().cloned().unwrap_or_else(|| {
+            Err(self
+                .poison
+                .set(&Error::new(ErrorKind::Poisoned, "a thread died while it wrote the manifest")))
+        })
+    }
+
+    /// Writes what waits, frame by frame, until `own` is among it.
+    fn lead(&self, mut inner: MutexGuard<'_, Inner>, own: &Group) {
+        while own.outcome.get().is_none() {
+            let groups = self.next_frame();
+            if groups.is_empty() {
+                return;
+            }
+            self.write(&mut inner, &groups);
         }
-        appended
+    }
+
+    /// Takes the groups that come next and fit a frame.
+    fn next_frame(&self) -> Vec<Arc<Group>> {
+        let mut waiting = self.waiting.lock();
+        let mut count = 0;
+        let mut groups = Vec::new();
+        while let Some(group) = waiting.front() {
+            count += group.edits.len();
+            if count > SHARED_EDITS && !groups.is_empty() {
+                break;
+            }
+            groups.extend(waiting.pop_front());
+        }
+        groups
+    }
+
+    /// Makes the groups durable by one frame and tells each of them the outcome.
+    fn write(&self, inner: &mut Inner, groups: &[Arc<Group>]) {
+        let tell = |group: &Group, outcome: Result<()>| {
+            let told = group.outcome.set(outcome).is_ok();
+            debug_assert!(told, "a group of edits was written twice");
+        };
+        let ready = self.poison.check().and_then(|()| match inner.file.bytes() >= inner.roll_at {
+            true => self.roll(inner),
+            false => Ok(()),
+        });
+        if let Err(e) = ready {
+            return groups.iter().for_each(|g| tell(g, Err(e.clone())));
+        }
+        let mut edits = Vec::new();
+        let mut applied = Vec::with_capacity(groups.len());
+        for group in groups {
+            match inner.state.apply_undoable(&group.edits) {
+                Ok(undo) => {
+                    edits.extend_from_slice(&group.edits);
+                    applied.push((group, undo));
+                }
+                Err(e) => tell(group, Err(e)),
+            }
+        }
+        if applied.is_empty() {
+            return;
+        }
+        match inner.file.append(&edits, &self.poison) {
+            Ok(()) => applied.into_iter().for_each(|(group, _)| tell(group, Ok(()))),
+            // The newest first, as they were applied one on another.
+            Err(e) => applied.into_iter().rev().for_each(|(group, undo)| {
+                inner.state.undo(undo);
+                tell(group, Err(e.clone()));
+            }),
+        }
     }
 
     /// Replaces the file by a fresh checkpoint. Where that cannot be done now the old one goes on.

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use terrane_base::SubtableId;
 use terrane_media::sim::{CrashKind, Fault, FaultPlan, OpKind, SimMedia};
 
@@ -34,6 +36,146 @@ fn history(groups: usize) -> (Vec<Vec<Edit>>, Vec<DbState>) {
         states.push(next);
     }
     (edits, states)
+}
+
+/// Has `n` threads append a group each while the manifest is being written, so that all of them wait together.
+fn together(store: &ManifestStore, n: usize, group: impl Fn(usize) -> Vec<Edit> + Sync) -> Vec<Result<()>> {
+    let held = store.inner.lock();
+    std::thread::scope(|s| {
+        let threads: Vec<_> = (0..n)
+            .map(|i| {
+                let t = s.spawn({
+                    let group = &group;
+                    move || store.append(&group(i))
+                });
+                // One after another, so that the order is known.
+                while store.waiting.lock().len() <= i {
+                    std::thread::yield_now();
+                }
+                t
+            })
+            .collect();
+        drop(held);
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+/// Counts the calls of these kinds from now on.
+fn count(media: &Arc<SimMedia>, kind: OpKind) -> Arc<AtomicUsize> {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = calls.clone();
+    media.on_op(Some(Arc::new(move |_, op| {
+        counter.fetch_add(usize::from(op.kind == kind), Ordering::Relaxed);
+    })));
+    calls
+}
+
+#[test]
+fn groups_that_wait_together_share_one_flush_and_keep_their_order() {
+    let media = machine(20);
+    let store = new_store(&media);
+    store.append(&[create(1, "t")]).unwrap();
+    let (before, syncs) = (store.bytes(), count(&media, OpKind::Sync));
+    // Each replaces what the one before it added.
+    let group = |i: usize| {
+        let m = |i: usize| meta(i as u64, "a", "b");
+        let mut edits = vec![add(1, 0, &m(i))];
+        if i > 0 {
+            edits.insert(0, remove(1, 0, &m(i - 1)));
+        }
+        edits
+    };
+    assert!(together(&store, 16, group).iter().all(Result::is_ok));
+    assert_eq!(syncs.load(Ordering::Relaxed), 1);
+    assert_eq!(store.bytes() - before, 4096, "one frame");
+    // Alone, each has a flush of its own.
+    for i in 16..20 {
+        store.append(&group(i)).unwrap();
+    }
+    assert_eq!(syncs.load(Ordering::Relaxed), 5);
+    let held = state(&store);
+    assert_eq!(held.extents().map(|(_, m)| m.id.0).collect::<Vec<_>>(), [19]);
+    drop(store);
+    assert_eq!(state(&open(&media).unwrap()), held);
+}
+
+#[test]
+fn a_frame_is_shared_only_as_far_as_it_goes() {
+    let media = machine(21);
+    let store = new_store(&media);
+    store.append(&[create(1, "t")]).unwrap();
+    let syncs = count(&media, OpKind::Sync);
+    // Of 300 edits each: no two fit together.
+    let done = together(&store, 3, |i| {
+        let ids = (0..300).map(|j| (i * 300 + j) as u64);
+        ids.map(|id| add(1, 0, &meta(id, &format!("{id:04}a"), &format!("{id:04}b")))).collect()
+    });
+    assert!(done.iter().all(Result::is_ok));
+    assert!(syncs.load(Ordering::Relaxed) >= 3);
+    let held = state(&store);
+    assert_eq!(held.extents().count(), 900);
+    drop(store);
+    assert_eq!(state(&open(&media).unwrap()), held);
+}
+
+#[test]
+fn a_group_that_makes_no_sense_fails_alone_among_others() {
+    let media = machine(22);
+    let store = new_store(&media);
+    // The third has the first one's name.
+    let names = ["a", "b", "a", "c"];
+    let done = together(&store, 4, |i| vec![create(i as u32 + 1, names[i])]);
+    let kinds: Vec<_> = done.iter().map(|r| r.as_ref().err().map(Error::kind)).collect();
+    assert_eq!(kinds, [None, None, Some(ErrorKind::AlreadyExists), None]);
+    let held = state(&store);
+    assert_eq!(held.subtables.keys().map(|id| id.0).collect::<Vec<_>>(), [1, 2, 4]);
+    drop(store);
+    assert_eq!(state(&open(&media).unwrap()), held);
+}
+
+#[test]
+fn what_fails_the_frame_fails_all_that_share_it() {
+    for (kind, poisons) in [(OpKind::Write, false), (OpKind::Sync, true)] {
+        let media = machine(23);
+        let store = new_store(&media);
+        store.append(&[create(1, "t")]).unwrap();
+        let before = state(&store);
+        media.set_fault(Some(FaultPlan::nth(0, Fault::Io).only(&[kind])));
+        let group = |i: usize| vec![create(i as u32 + 2, &format!("n{i}"))];
+        let wanted = if poisons { ErrorKind::Poisoned } else { ErrorKind::Io };
+        for done in together(&store, 5, group) {
+            assert_eq!(done.unwrap_err().kind(), wanted);
+        }
+        assert_eq!(state(&store), before, "nothing of it is left behind");
+        assert_eq!(store.append(&group(9)).is_err(), poisons);
+        media.set_fault(None);
+        if !poisons {
+            assert!(together(&store, 5, group).iter().all(Result::is_ok));
+            let held = state(&store);
+            drop(store);
+            assert_eq!(state(&open(&media).unwrap()), held);
+        }
+    }
+}
+
+#[test]
+fn a_crash_keeps_all_groups_of_a_frame_or_none() {
+    let media = machine(24);
+    let store = new_store(&media);
+    store.append(&[create(1, "t")]).unwrap();
+    let before = state(&store);
+    let film = Film::of(&media);
+    let wide = |n: usize| meta(n as u64, &format!("{n:04}{}", "k".repeat(900)), &format!("{n:04}l"));
+    // More than a page, so that it can be torn.
+    assert!(together(&store, 12, |i| vec![add(1, 0, &wide(i))]).iter().all(Result::is_ok));
+    film.acknowledge();
+    media.create_dir_all(Path::new("/elsewhere")).unwrap();
+    media.on_op(None);
+    let after = state(&store);
+    film.crashes(4, |media, acknowledged, label| {
+        let found = state(&open(&media).unwrap());
+        assert!(found == after || (acknowledged == 0 && found == before), "{label}");
+    });
 }
 
 /// Makes files roll after every few groups.
