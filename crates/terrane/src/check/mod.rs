@@ -14,7 +14,7 @@ use terrane_format::Kind;
 use terrane_format::block::{Block, BlockCursor};
 use terrane_format::extent::{Index, IndexCursor};
 
-use crate::compact::pick::MAX_L0_RUNS;
+use crate::compact::pick::{MAX_L0_RUNS, RESCUE_RUNS};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::{ExtentRef, Run};
@@ -100,8 +100,9 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
     fn table(&mut self, table: &Table) {
         let state = table.state_full();
         let version = &state.version;
-        if version.l0.len() > MAX_L0_RUNS {
-            self.note(format!("{} runs in L0, the limit is {MAX_L0_RUNS}", version.l0.len()));
+        let limit = MAX_L0_RUNS + RESCUE_RUNS;
+        if version.l0.len() > limit {
+            self.note(format!("{} runs in L0, the limit is {limit}", version.l0.len()));
         }
         let runs: Vec<&Arc<Run>> = version.runs().map(|(_, r)| r).collect();
         let before = self.report.damage.len();

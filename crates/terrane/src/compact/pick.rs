@@ -27,6 +27,9 @@ use crate::options::Options;
 
 /// Most L0 runs a subtable may have.
 pub(crate) const MAX_L0_RUNS: usize = 4;
+/// So many more are allowed while a piece of L0 is damaged, for the memtables of that moment: kept in memory, they would
+/// hold everybody's memory and log.
+pub(crate) const RESCUE_RUNS: usize = 4;
 /// Growth of levels below L1.
 const FAN_OUT: u64 = 10;
 /// Most levels below L0.
@@ -187,11 +190,27 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
         return None;
     }
     let start = p.cursors.l0.clone().unwrap_or_default();
-    let range = l0_piece(p, &start).or_else(|| l0_piece(p, &[]))?;
+    let range = open_l0_piece(p, &start).or_else(|| open_l0_piece(p, &[]))?;
     if p.busy.is_busy(1, &range.lo, range.hi.as_deref()) {
         return None;
     }
     Some(Pick { from: 0, to: 1, range, reason: Reason::L0, urgency })
+}
+
+/// As [`l0_piece`], and nothing of it is barred.
+fn open_l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
+    let mut range = l0_piece(p, start)?;
+    while let Some(barred) = p.busy.barred(0, &range).or_else(|| p.busy.barred(1, &range)) {
+        let in_front = KeyRange { lo: range.lo.clone(), hi: Some(barred.lo.clone()) };
+        let is_there =
+            |run: &Arc<Run>| !overlapping(run.refs(), &in_front.lo, in_front.hi.as_deref()).is_empty();
+        if range.lo < barred.lo && p.version.l0.iter().any(is_there) {
+            range = in_front;
+        } else {
+            range = l0_piece(p, barred.hi.as_ref()?)?;
+        }
+    }
+    Some(range)
 }
 
 /// The piece of L0 and L1 that begins at `start` and holds about `piece_bytes`. It ends where an extent of L1 begins if

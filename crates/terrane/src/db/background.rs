@@ -2,7 +2,8 @@
 //!
 //! At most one flush per subtable runs at a time, oldest memtable first. Compactions are limited in number over all
 //! subtables; jobs of one subtable work on disjoint ranges. Every job, when it ends, looks for what is due next, so
-//! nothing polls. A failed job records its error as *trouble*: it is retried when a writer next needs the room.
+//! nothing polls. A failed job records its error as its subtable's *trouble*: see [`crate::db::trouble`] and
+//! [`crate::db::room`] for what that means and when it is tried again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,17 +59,19 @@ impl Engine {
     fn flush_job(self: &Arc<Self>, table: &Arc<Table>) {
         loop {
             match self.flush_oldest(table) {
-                Ok(true) => self.trouble.store(None),
+                Ok(true) => table.trouble.flushed(None),
                 Ok(false) => break,
                 Err(e) => {
-                    self.note_trouble(&e.with_subtable(&*table.name).context("writing a memtable out"));
+                    let e = e.with_subtable(&*table.name).context("writing a memtable out");
+                    table.trouble.flushed(Some(&e));
                     break;
                 }
             }
         }
         table.flushing.store(false, Ordering::Release);
         // One may have become complete between the last look and the flag.
-        if self.trouble.load().is_none() && self.flushable(table).is_some() && table.has_l0_room() {
+        let failed = table.trouble.given_up(false).is_some();
+        if !failed && self.flushable(table).is_some() && table.has_l0_room() {
             self.schedule_flush(table);
         }
         self.schedule_compactions();
@@ -88,21 +91,21 @@ impl Engine {
             };
             self.spawn("compaction", move |engine| {
                 let done = engine.compact_piece(&table, &pick);
-                table.busy.lock().leave(ticket);
+                let failed = done.err().filter(|e| {
+                    !table.is_dropped() && !matches!(e.kind(), ErrorKind::SubtableDropped | ErrorKind::Closed)
+                });
+                let failed = failed.map(|e| e.with_subtable(&*table.name).context("compaction"));
+                table.trouble.compacted(&pick, ticket, failed.as_ref(), &table.busy, engine.media.now());
                 engine.compactions.fetch_sub(1, Ordering::AcqRel);
-                match done {
-                    Ok(()) => {
-                        engine.counters.compactions.add(1);
-                        // L0 may have room again.
-                        if engine.flushable(&table).is_some() {
-                            engine.schedule_flush(&table);
-                        }
-                        engine.schedule_compactions();
-                    }
-                    Err(e) if e.kind() == ErrorKind::SubtableDropped => engine.schedule_compactions(),
-                    // Not rescheduled at once: a full device would be hammered. The next flush or writer in need does.
-                    Err(e) => engine.note_trouble(&e.with_subtable(&*table.name).context("compaction")),
+                if failed.is_none() {
+                    engine.counters.compactions.add(1);
                 }
+                // L0 may have room again, or is allowed some more.
+                if engine.flushable(&table).is_some() && table.has_l0_room() {
+                    engine.schedule_flush(&table);
+                }
+                // What failed is barred or paused: it is not tried again here.
+                engine.schedule_compactions();
             });
         }
     }
@@ -139,7 +142,8 @@ impl Engine {
         let oldest_snapshot = self.oldest_snapshot();
         let mut best: Option<(Arc<Table>, Pick)> = None;
         for table in self.tables.load().all() {
-            if let Some(p) = self.pick(table, oldest_snapshot)
+            if !table.trouble.pauses_compactions()
+                && let Some(p) = self.pick(table, oldest_snapshot)
                 && best.as_ref().is_none_or(|(_, b)| p.urgency > b.urgency)
             {
                 best = Some((table.clone(), p));
@@ -185,7 +189,8 @@ impl Engine {
     /// Tells the pacer how pressed the engine is.
     pub(crate) fn update_pressure(&self) {
         let mut pressure = 0.0f64;
-        for table in self.tables.load().all() {
+        // What cannot be written out is no reason to slow others down: it refuses its own writers.
+        for table in self.tables.load().all().filter(|t| t.standstill().is_none()) {
             let state = table.state();
             let waiting = state.memtables.len() > 1;
             let levels = pick::pressure(&state.version, self.options.memtable_bytes as u64);
@@ -204,7 +209,7 @@ impl Engine {
         self.spawn("release the log", |engine| {
             // What failed here fails again, and is heard of, when the log is next written.
             if let Err(e) = engine.release_log() {
-                engine.note_trouble(&e.context("releasing log segments"));
+                engine.lost_space.store(Some(Arc::new(e.context("releasing log segments"))));
             }
             engine.releasing.store(false, Ordering::Release);
         });
@@ -263,15 +268,15 @@ impl Engine {
         table.check_alive()?;
         self.check_writable()?;
         self.freeze_now(table)?;
-        self.trouble.store(None);
+        self.retry(table, true);
         self.schedule_flush(table);
         let mut failed: Option<Error> = None;
         self.progress.wait_until(&*self.media, || {
-            if let Some(e) = &*self.trouble.load() {
-                failed = Some((**e).clone());
+            if table.is_dropped() || table.frozen().is_empty() {
                 return true;
             }
-            if table.is_dropped() || table.frozen().is_empty() {
+            failed = table.trouble.given_up(!table.has_l0_room());
+            if failed.is_some() {
                 return true;
             }
             // Nothing that is not settled by now ever will be.

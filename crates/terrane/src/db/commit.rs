@@ -117,7 +117,7 @@ impl Engine {
         if batch.is_empty() {
             return self.empty_commit(sync);
         }
-        self.make_room()?;
+        self.make_room(batch.tables())?;
         self.pacer.admit(bytes, self.memory.fullness(), &*self.media);
         let admission = self.log.admit(bytes)?;
         let mut values = Vec::with_capacity(large.len());

@@ -100,8 +100,8 @@ pub(crate) struct Engine {
     pub(crate) jobs: AtomicU64,
     pub(crate) compactions: AtomicU64,
     pub(crate) next_task: AtomicU64,
-    /// Why background work stands still, if it does.
-    pub(crate) trouble: ArcSwapOption<Error>,
+    /// Why space of data files or of the log could not be let go of, if that ever failed.
+    pub(crate) lost_space: ArcSwapOption<Error>,
     /// Closing has begun: no commit is taken.
     pub(crate) ending: AtomicBool,
     /// What closing came to, once it has ended.
@@ -206,13 +206,18 @@ impl Engine {
 
     /// Frees the space whose last reader has gone.
     pub(crate) fn reclaim(&self) {
-        for r in self.reclaimer.take() {
+        let queued = self.reclaimer.take();
+        let some = !queued.is_empty();
+        for r in queued {
             if let Some(extent) = r.extent {
                 self.cache.remove_extent(extent.0);
             }
             if let Err(e) = self.space.free(r.space) {
-                self.note_trouble(&e.context("freeing space"));
+                self.lost_space.store(Some(Arc::new(e.context("freeing space"))));
             }
+        }
+        if some {
+            self.retry_all();
         }
     }
 
@@ -232,46 +237,6 @@ impl Engine {
             me.freeze_active(table);
         }
         me.schedule_compactions();
-    }
-
-    /// Holds the calling writer until memtable memory is within its budget, as long as background work can free some.
-    ///
-    /// # Errors
-    /// Why background work stands still, if it does.
-    pub(crate) fn make_room(self: &Arc<Self>) -> Result<()> {
-        self.freeze_for_budgets();
-        if self.memory.used() < self.memory.limit() {
-            return Ok(());
-        }
-        self.counters.full_waits.add(1);
-        let began = self.media.now();
-        // What stood in the way may be gone: background work is tried again before anybody is refused.
-        self.trouble.store(None);
-        self.schedule_flushes();
-        self.schedule_compactions();
-        let mut trouble = None;
-        self.progress.wait_until(&*self.media, || {
-            if self.memory.used() < self.memory.limit() {
-                return true;
-            }
-            if let Some(e) = &*self.trouble.load() {
-                trouble = Some((**e).clone());
-                return true;
-            }
-            // Nothing queued and nothing running: what is held is held by readers, and waiting would not free it.
-            self.jobs.load(Ordering::Acquire) == 0
-        })?;
-        self.counters.full_wait_nanos.add((self.media.now() - began).as_nanos() as u64);
-        match trouble {
-            Some(e) => Err(e),
-            None => Ok(()),
-        }
-    }
-
-    /// Records why background work stands still, and tells those who wait for it.
-    pub(crate) fn note_trouble(&self, e: &Error) {
-        self.trouble.store(Some(Arc::new(e.clone())));
-        self.progress.notify_all();
     }
 }
 

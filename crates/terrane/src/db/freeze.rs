@@ -107,14 +107,16 @@ impl Engine {
         }
         if self.memory.fullness() > 0.6 {
             let tables = self.tables.load();
-            let waiting: usize =
-                tables.all().map(|t| t.frozen().iter().map(|m| m.bytes()).sum::<usize>()).sum();
-            let active: usize = tables.all().map(|t| t.state().active().bytes()).sum();
+            // What cannot be written out is left out of the account.
+            let free = || tables.all().filter(|t| t.standstill().is_none());
+            let waiting: usize = free().map(|t| t.frozen().iter().map(|m| m.bytes()).sum::<usize>()).sum();
+            let active: usize = free().map(|t| t.state().active().bytes()).sum();
+            let used = self.memory.used().saturating_sub(self.stuck_bytes());
             // What neither is active nor waits is held by readers of memtables that are written out already: freezing
             // more would make small memtables and free nothing.
-            let ours = active * 2 > self.memory.used() - waiting.min(self.memory.used());
-            if waiting * 4 < self.memory.used() && ours {
-                let largest = tables.all().max_by_key(|t| t.state().active().bytes());
+            let ours = active * 2 > used.saturating_sub(waiting);
+            if waiting * 4 < used && ours {
+                let largest = free().max_by_key(|t| t.state().active().bytes());
                 if let Some(t) = largest {
                     self.freeze_active(t);
                 }

@@ -6,11 +6,13 @@ pub(crate) mod engine;
 pub(crate) mod flush;
 pub(crate) mod freeze;
 pub(crate) mod pacing;
+pub(crate) mod room;
 pub(crate) mod schema;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod subtable;
 pub(crate) mod table;
+pub(crate) mod trouble;
 
 use std::path::Path;
 use std::sync::Arc;

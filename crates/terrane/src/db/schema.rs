@@ -112,6 +112,7 @@ impl Engine {
         state.version.retire_all(all);
         drop(state);
         self.log.release_before(needed)?;
+        // Writers may wait for memory that it held.
         self.progress.notify_all();
         Ok(())
     }

@@ -26,7 +26,7 @@ pub(crate) struct Counters {
 pub struct LevelStats {
     /// "L0", "L1", ...
     pub name: String,
-    /// Sorted runs: up to four in L0, one in each other level.
+    /// Sorted runs: up to four in L0 (up to eight where damage keeps it from being merged), one in each other level.
     pub runs: usize,
     /// References to extents.
     pub extents: usize,
@@ -57,6 +57,8 @@ pub struct SubtableStats {
     pub large_values: u64,
     /// Bytes of blocks that nothing refers to any more, in extents that are still referred to in part.
     pub dead_bytes: u64,
+    /// Why its flushes or compactions stand still, if they do.
+    pub trouble: Option<String>,
 }
 
 /// An open database, at one moment. Counts start at its opening.
@@ -114,7 +116,7 @@ pub struct Stats {
     pub full_waits: u64,
     /// Seconds waited for memtable memory.
     pub full_wait_seconds: f64,
-    /// Why background work stands still, if it does.
+    /// Why background work of some subtable stands still, if it does, or why space was lost.
     pub trouble: Option<String>,
     /// The subtables, by name.
     pub subtables: Vec<SubtableStats>,
@@ -149,6 +151,7 @@ impl Engine {
                 memtable_records: state.memtables.iter().map(|m| m.index.len() as u64).sum(),
                 levels,
                 dead_bytes: Dead::of(&state.version).bytes(),
+                trouble: t.trouble.first().map(|e| e.to_string()),
                 large_values: self
                     .manifest
                     .with_state(|s| s.subtables.get(&t.id).map_or(0, |t| t.values.len() as u64)),
@@ -159,6 +162,8 @@ impl Engine {
         let space = self.space.stats();
         let (snapshots, oldest_snapshot) = self.snapshots.summary();
         let c = &self.counters;
+        let lost = self.lost_space.load().as_ref().map(|e| e.to_string());
+        let trouble = subtables.iter().find_map(|s| s.trouble.clone()).or(lost);
         Stats {
             sequence: self.visible(),
             snapshots,
@@ -186,7 +191,7 @@ impl Engine {
             paced_seconds: self.pacer.delayed().as_secs_f64(),
             full_waits: c.full_waits.get(),
             full_wait_seconds: c.full_wait_nanos.get() as f64 / 1e9,
-            trouble: self.trouble.load().as_ref().map(|e| e.to_string()),
+            trouble,
             subtables,
         }
     }

@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 
 use crate::compact::busy::BusyRanges;
-use crate::compact::pick::Cursors;
+use crate::compact::pick::{Cursors, MAX_L0_RUNS, RESCUE_RUNS};
+use crate::db::trouble::Trouble;
 use crate::levels::Version;
 use crate::memtable::Memtable;
 use crate::options::SubtableOptions;
@@ -74,6 +75,8 @@ pub(crate) struct Table {
     pub(crate) flushing: AtomicBool,
     pub(crate) busy: Mutex<BusyRanges>,
     pub(crate) cursors: Mutex<Cursors>,
+    /// Why its background work stands still, if it does.
+    pub(crate) trouble: Trouble,
 }
 
 impl Table {
@@ -103,6 +106,7 @@ impl Table {
             flushing: AtomicBool::new(false),
             busy: Mutex::default(),
             cursors: Mutex::default(),
+            trouble: Trouble::default(),
         }
     }
 
@@ -190,7 +194,21 @@ impl Table {
 
     /// Whether a further L0 run is allowed.
     pub(crate) fn has_l0_room(&self) -> bool {
-        self.state().version.l0.len() < crate::compact::pick::MAX_L0_RUNS
+        let runs = self.state().version.l0.len();
+        runs < MAX_L0_RUNS || (runs < MAX_L0_RUNS + RESCUE_RUNS && self.trouble.bars_l0())
+    }
+
+    /// Why nothing more of this subtable can be written out, if so: a flush failed, or L0 is full and cannot be emptied.
+    pub(crate) fn standstill(&self) -> Option<Error> {
+        if !self.trouble.any() {
+            return None;
+        }
+        self.trouble.standstill(self.state().version.l0.len() >= MAX_L0_RUNS)
+    }
+
+    /// Bytes in memtables.
+    pub(crate) fn memtable_bytes(&self) -> usize {
+        self.state().memtables.iter().map(|m| m.bytes()).sum()
     }
 
     /// Shows `version`, without the memtable `flushed` whose records it now holds. The caller holds `edit`, and strips

@@ -175,7 +175,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         jobs: AtomicU64::new(0),
         compactions: AtomicU64::new(0),
         next_task: AtomicU64::new(1),
-        trouble: Default::default(),
+        lost_space: Default::default(),
         ending: AtomicBool::new(false),
         closed: Mutex::new(None),
         releasing: AtomicBool::new(false),
@@ -239,8 +239,8 @@ impl Engine {
         let mut flushed = Ok(());
         if self.memory.used() as u64 > FLUSH_AT_CLOSE && !self.log.is_poisoned() {
             for table in self.tables.load().all() {
-                if !table.is_dropped() && flushed.is_ok() {
-                    flushed = self.flush_table(table);
+                if !table.is_dropped() {
+                    flushed = flushed.and(self.flush_table(table));
                 }
             }
         }

@@ -1,0 +1,248 @@
+//! Why the background work of one subtable stands still, if it does.
+//!
+//! Trouble belongs to the subtable that has it: it refuses that subtable's writers and nobody else's, and ends with that
+//! subtable. There are three causes:
+//! * *A flush failed.* The memtable stays where it is until a flush succeeds.
+//! * *A compaction failed for want of something* (space, say). None is tried until something changed or somebody asks.
+//! * *A piece is damaged.* What it covers is *barred*: no other compaction picks it, and all others go on. It is tried
+//!   again when somebody needs it, but not more often than [`PATIENCE`] allows: what is damaged seldom mends itself, and
+//!   each attempt reads a whole piece.
+//!
+//! # Concurrency
+//! One mutex, taken by background jobs when they end and by writers only while `any` says that there is something to look
+//! at. Order: before `busy`.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use terrane_base::{Error, ErrorKind};
+
+use crate::compact::busy::{BusyRanges, KeyRange};
+use crate::compact::pick::Pick;
+
+/// Time between two attempts to merge a damaged piece for writers that need it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A piece that could not be merged.
+#[derive(Debug)]
+struct Damage {
+    from: u8,
+    to: u8,
+    range: KeyRange,
+    error: Error,
+    /// Its ticket among the busy ranges; none while it may be tried again.
+    barred: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Causes {
+    flush: Option<Error>,
+    compaction: Option<Error>,
+    damage: Vec<Damage>,
+    /// When damage was last met or tried again.
+    met: Duration,
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(crate) struct Trouble {
+    causes: Mutex<Causes>,
+    any: AtomicBool,
+    /// Flushes and compactions that ended, well or badly: how a writer sees that an attempt was made.
+    attempts: AtomicU64,
+}
+
+/// Whether trying the same piece again is likely to fail in the same way.
+fn is_lasting(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NewerFormat | ErrorKind::Io | ErrorKind::NotFound)
+}
+
+impl Trouble {
+    /// Whether there is any; what every commit looks at.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// Jobs of the subtable that ended so far.
+    pub(crate) fn attempts(&self) -> u64 {
+        self.attempts.load(Ordering::Acquire)
+    }
+
+    fn change<R>(&self, f: impl FnOnce(&mut Causes) -> R) -> R {
+        let mut c = self.causes.lock();
+        let out = f(&mut c);
+        let any = c.flush.is_some() || c.compaction.is_some() || !c.damage.is_empty();
+        self.any.store(any, Ordering::Release);
+        out
+    }
+
+    fn attempted(&self) {
+        self.attempts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Notes how a flush ended. One that succeeded is a change: compactions that want for something are tried again.
+    pub(crate) fn flushed(&self, failed: Option<&Error>) {
+        if failed.is_some() || self.any() {
+            self.change(|c| {
+                c.flush = failed.cloned();
+                if failed.is_none() {
+                    c.compaction = None;
+                }
+            });
+        }
+        self.attempted();
+    }
+
+    /// Notes how a compaction ended, and ends its mark among the busy ranges, unless the piece is damaged: then the mark
+    /// stays and bars it.
+    pub(crate) fn compacted(
+        &self,
+        pick: &Pick,
+        ticket: u64,
+        failed: Option<&Error>,
+        busy: &Mutex<BusyRanges>,
+        now: Duration,
+    ) {
+        let lasting = failed.filter(|e| is_lasting(e));
+        match lasting {
+            Some(_) => busy.lock().bar(ticket),
+            None => busy.lock().leave(ticket),
+        }
+        if failed.is_some() || self.any() {
+            self.change(|c| {
+                let same = |d: &Damage| {
+                    d.from <= pick.to
+                        && pick.from <= d.to
+                        && d.range.overlaps(&pick.range.lo, pick.range.hi.as_deref())
+                };
+                c.damage.retain(|d| d.barred.is_some() || !same(d));
+                match (lasting, failed) {
+                    (Some(e), _) => {
+                        let range = pick.range.clone();
+                        let (error, barred) = (e.clone(), Some(ticket));
+                        c.damage.push(Damage { from: pick.from, to: pick.to, range, error, barred });
+                        c.met = now;
+                    }
+                    (None, e) => c.compaction = e.cloned(),
+                }
+            });
+        }
+        self.attempted();
+    }
+
+    /// Whether compactions wait for a change.
+    pub(crate) fn pauses_compactions(&self) -> bool {
+        self.any() && self.causes.lock().compaction.is_some()
+    }
+
+    /// Whether a piece of L0 is damaged, so that L0 cannot be emptied.
+    pub(crate) fn bars_l0(&self) -> bool {
+        self.any() && self.causes.lock().damage.iter().any(|d| d.from == 0)
+    }
+
+    /// Why nothing can be written out if L0 is full (`l0_full`), or even if it is not.
+    pub(crate) fn standstill(&self, l0_full: bool) -> Option<Error> {
+        let c = self.causes.lock();
+        let damage = || c.damage.iter().find(|d| d.from == 0).map(|d| &d.error);
+        c.flush.as_ref().or_else(|| damage().or(c.compaction.as_ref()).filter(|_| l0_full)).cloned()
+    }
+
+    /// As [`Trouble::standstill`], leaving out what is about to be tried again.
+    pub(crate) fn given_up(&self, l0_full: bool) -> Option<Error> {
+        let c = self.causes.lock();
+        let damage = || c.damage.iter().find(|d| d.from == 0 && d.barred.is_some()).map(|d| &d.error);
+        c.flush.as_ref().or_else(|| damage().or(c.compaction.as_ref()).filter(|_| l0_full)).cloned()
+    }
+
+    /// The first of all there is, for the eyes of people.
+    pub(crate) fn first(&self) -> Option<Error> {
+        if !self.any() {
+            return None;
+        }
+        let c = self.causes.lock();
+        let damage = c.damage.first().map(|d| &d.error);
+        c.flush.as_ref().or(damage).or(c.compaction.as_ref()).cloned()
+    }
+
+    /// Lets everything be tried again; what is damaged only if the last attempt is long enough ago, or `at_once`. Says
+    /// whether anything is to be tried.
+    pub(crate) fn lift(&self, busy: &Mutex<BusyRanges>, now: Duration, at_once: bool) -> bool {
+        if !self.any() {
+            return false;
+        }
+        self.change(|c| {
+            let (flush, compaction) = (c.flush.take(), c.compaction.take());
+            let mut lifted = flush.is_some() || compaction.is_some();
+            if at_once || now.saturating_sub(c.met) >= PATIENCE {
+                let mut busy = busy.lock();
+                for ticket in c.damage.iter_mut().filter_map(|d| d.barred.take()) {
+                    busy.leave(ticket);
+                    lifted = true;
+                }
+                c.met = now;
+            }
+            lifted
+        })
+    }
+
+    /// Forgets damage that may be tried again and that nothing tries: nothing needs it to be merged.
+    pub(crate) fn forget_untried(&self) {
+        self.change(|c| c.damage.retain(|d| d.barred.is_some()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compact::pick::Reason;
+
+    fn pick(from: u8, lo: &str, hi: &str) -> Pick {
+        let range = KeyRange { lo: lo.into(), hi: Some(hi.into()) };
+        Pick { from, to: from + 1, range, reason: Reason::L0, urgency: 1.0 }
+    }
+
+    /// A compaction of `p` that ends like this at second `at`.
+    fn compact(t: &Trouble, busy: &Mutex<BusyRanges>, p: &Pick, failed: Option<&Error>, at: u64) {
+        let ticket = busy.lock().enter(p.from..=p.to, p.range.clone());
+        t.compacted(p, ticket, failed, busy, Duration::from_secs(at));
+    }
+
+    #[test]
+    fn damage_bars_its_piece_until_it_was_merged_and_is_tried_with_patience() {
+        let (t, busy) = (Trouble::default(), Mutex::new(BusyRanges::default()));
+        let damaged = Error::corruption("a block");
+        let piece = pick(0, "c", "f");
+        compact(&t, &busy, &piece, Some(&damaged), 10);
+        assert!(t.bars_l0() && !t.pauses_compactions());
+        assert!(busy.lock().is_busy(0, b"d", None) && !busy.lock().level_is_busy(0));
+        assert!(t.standstill(false).is_none() && t.standstill(true).is_some());
+        // Others go on, and their success changes nothing here.
+        compact(&t, &busy, &pick(0, "a", "c"), None, 10);
+        assert!(t.bars_l0() && busy.lock().is_busy(0, b"d", None));
+        assert!(!t.lift(&busy, Duration::from_millis(10_999), false), "too early");
+        assert!(t.lift(&busy, Duration::from_secs(11), false));
+        assert!(!busy.lock().is_busy(0, b"d", None));
+        assert!(t.standstill(true).is_some() && t.given_up(true).is_none(), "writers wait for the outcome");
+        compact(&t, &busy, &piece, Some(&damaged), 11);
+        assert!(t.given_up(true).is_some());
+        assert!(t.lift(&busy, Duration::from_secs(11), true));
+        compact(&t, &busy, &piece, None, 11);
+        assert!(!t.any() && !t.bars_l0() && !busy.lock().is_busy(0, b"d", None));
+    }
+
+    #[test]
+    fn want_of_space_pauses_all_and_any_success_ends_it() {
+        let (t, busy) = (Trouble::default(), Mutex::new(BusyRanges::default()));
+        let full = Error::new(ErrorKind::OutOfSpace, "full");
+        compact(&t, &busy, &pick(1, "a", "b"), Some(&full), 0);
+        assert!(t.pauses_compactions() && !busy.lock().is_busy(1, b"a", None));
+        t.flushed(None);
+        assert!(!t.any());
+        t.flushed(Some(&full));
+        assert_eq!(t.standstill(false).map(|e| e.kind()), Some(ErrorKind::OutOfSpace));
+        assert!(t.lift(&busy, Duration::ZERO, false) && !t.any());
+        assert!(!t.lift(&busy, Duration::ZERO, false));
+    }
+}
