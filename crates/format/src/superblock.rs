@@ -105,7 +105,7 @@ impl Superblock {
         let version = r.u32()?;
         if version != FORMAT_VERSION {
             return Err(newer(format!(
-                "the database has format version {version}, this is {FORMAT_VERSION}"
+                "the database has format version {version}, this program knows version {FORMAT_VERSION}"
             )));
         }
         let features = Features { compatible: r.u64()?, read_only: r.u64()?, incompatible: r.u64()? };
@@ -141,7 +141,9 @@ impl Superblock {
             ErrorKind::NewerFormat,
             format!("the database uses features {unknown:#x} that allow this version to read it only"),
         )
-        .with_hint("open it read-only, or with the version that wrote it"))
+        .with_hint(
+            "this version opens for writing only: open it with the version that wrote it, or a later one",
+        ))
     }
 }
 
@@ -226,6 +228,6 @@ mod tests {
         let read = Superblock::decode(&read_only.encode()).unwrap();
         let e = read.check_writable().unwrap_err();
         assert_eq!(e.kind(), ErrorKind::NewerFormat);
-        assert!(e.hint().unwrap().contains("read-only"));
+        assert!(e.hint().unwrap().contains("for writing only"));
     }
 }

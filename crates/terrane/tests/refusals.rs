@@ -7,7 +7,7 @@ use std::sync::Arc;
 use support::*;
 use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, Error, ErrorKind, Options, ReadOptions, SubtableOptions, WriteBatch};
+use terrane::{Db, Durability, Error, ErrorKind, Options, ReadOptions, SubtableOptions, Tuning, WriteBatch};
 
 /// A closed database with a few extents, a large value, and a log.
 fn closed() -> Arc<SimMedia> {
@@ -94,22 +94,59 @@ fn a_missing_superblock_is_not_mistaken_for_a_new_database() {
 #[test]
 fn a_missing_log_is_named() {
     let media = closed();
+    let (mut needed, mut spare) = (0, 0);
     for name in names(&media, "log-") {
         let media = media.image().crash(CrashKind::Process, 1);
         media.remove_file(&dir().join(&name)).unwrap();
+        let before = names(&media, "log-");
         match open(&media, &tiny()) {
-            // A spare, which nothing needs.
-            Ok(db) => assert_eq!(
-                db.subtable("t0").unwrap().get(b"in the log").unwrap().as_deref(),
-                Some(&b"only"[..])
-            ),
-            Err(e) => says(&e, ErrorKind::Corruption, &["log-*", "backup"]),
+            // Nothing needs it.
+            Ok(db) => {
+                let t = db.subtable("t0").unwrap();
+                assert_eq!(t.get(b"in the log").unwrap().as_deref(), Some(&b"only"[..]));
+                spare += 1;
+            }
+            Err(e) => {
+                says(&e, ErrorKind::Corruption, &[&name, "put that file back", "backup"]);
+                assert_eq!(e.file(), Some(&*dir().join(&name)), "{e}");
+                assert_eq!(names(&media, "log-"), before, "refused, but the log was changed");
+                needed += 1;
+            }
         }
     }
+    assert!(needed > 0 && spare > 0, "{needed} needed, {spare} not");
     for name in names(&media, "log-") {
         media.remove_file(&dir().join(&name)).unwrap();
     }
-    says(&refused(&media, &tiny()), ErrorKind::Corruption, &["log", "log-*", "backup"]);
+    says(&refused(&media, &tiny()), ErrorKind::Corruption, &["log-000001", "put that file back", "backup"]);
+}
+
+#[test]
+fn a_segment_missing_from_the_middle_of_the_log_is_named() {
+    // A log of several segments: one subtable's records are never written out.
+    let tuning = Tuning { log_budget: 8 << 20, ..TUNING };
+    let (media, db) = fresh(4, &Options::new().memtable_bytes(8 << 20).tuning(tuning)).unwrap();
+    let t = db.subtable("t0").unwrap();
+    for i in 0..5000u32 {
+        t.put(&i.to_be_bytes(), &[7; 100]).unwrap();
+        if i % 300 == 0 {
+            // What comes later proves that this was durable.
+            db.sync().unwrap();
+        }
+    }
+    let image = media.image();
+    let all = names(&media, "log-");
+    let (mut needed, mut exact) = (0, 0);
+    for name in &all {
+        let media = image.crash(CrashKind::PowerLost, 1);
+        media.remove_file(&dir().join(name)).unwrap();
+        let Err(e) = open(&media, &tiny()).map(drop) else { continue };
+        says(&e, ErrorKind::Corruption, &[name, "log", "backup"]);
+        exact += u32::from(e.file() == Some(&*dir().join(name)));
+        needed += 1;
+    }
+    // Of the newest one no file says that it was there.
+    assert!(needed >= 4 && exact + 1 >= needed, "{needed} of {all:?} were needed, {exact} named exactly");
 }
 
 /// Changes the superblock's bytes and seals them again.
@@ -129,14 +166,53 @@ fn edit_superblock(media: &SimMedia, edit: impl Fn(&mut terrane_format::superblo
 fn features_of_a_newer_version_are_refused() {
     let media = closed();
     let saved = media.image();
+    let untouched = |media: &Arc<SimMedia>, options: &Options, words: &[&str]| {
+        let before = (names(media, ""), media.used_bytes());
+        let e = refused(media, options);
+        says(&e, ErrorKind::NewerFormat, words);
+        assert_eq!(e.file(), Some(&*dir().join("SUPER")));
+        assert_eq!((names(media, ""), media.used_bytes()), before, "refused, but something was changed");
+    };
+    let newer = "the version that wrote it";
     edit_superblock(&media, |s| s.features.incompatible |= 1 << 40);
-    says(&refused(&media, &tiny()), ErrorKind::NewerFormat, &["SUPER"]);
+    untouched(&media, &tiny(), &["SUPER", "0x10000000000", "does not know", newer]);
+    untouched(&media, &tiny().create_if_missing(false), &["SUPER", newer]);
     let media = saved.crash(CrashKind::Process, 1);
+    // There is no opening for reading only, so this is refused too, and says so.
     edit_superblock(&media, |s| s.features.read_only |= 1 << 40);
-    says(&refused(&media, &tiny()), ErrorKind::NewerFormat, &["SUPER"]);
+    untouched(&media, &tiny(), &["SUPER", "0x10000000000", "read it only", "opens for writing only", newer]);
     let media = saved.crash(CrashKind::Process, 1);
     edit_superblock(&media, |s| s.features.compatible |= 1 << 40);
-    open(&media, &tiny()).unwrap();
+    open(&media, &tiny()).unwrap().close().unwrap();
+    // And it is still there for the version that knows it.
+    edit_superblock(&media, |s| assert_eq!(s.features.compatible, 1 << 40));
+}
+
+#[test]
+fn a_newer_version_number_is_refused() {
+    let media = closed();
+    let path = dir().join("SUPER");
+    let file = media.open(&path, OpenMode::READ).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    let end = bytes.len() - 4;
+    // A newer version may lay out anything behind its number in another way.
+    for (version, rest) in [(2u32, false), (u32::MAX, true)] {
+        bytes[12..16].copy_from_slice(&version.to_le_bytes());
+        if rest {
+            bytes[16..end].fill(0xa5);
+        }
+        let crc = terrane_format::checksum::crc(&bytes[..end]);
+        bytes[end..].copy_from_slice(&crc.to_le_bytes());
+        media.remove_file(&path).unwrap();
+        let new = OpenMode { write: true, create_new: true, direct: false };
+        media.open(&path, new).unwrap().write_at(&bytes, 0).unwrap();
+        let e = refused(&media, &tiny());
+        says(&e, ErrorKind::NewerFormat, &["SUPER", &format!("version {version}"), "version 1", "later one"]);
+    }
+    // Without the checksum it is damage, not a newer format.
+    media.flip_bit(&path, 12 * 8).unwrap();
+    says(&refused(&media, &tiny()), ErrorKind::Corruption, &["SUPER", "checksum"]);
 }
 
 #[test]

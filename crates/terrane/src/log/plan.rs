@@ -8,14 +8,19 @@
 //!
 //! All of these may be used again, but each good header among them still counts as proof of what it knew to be durable.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_format::log::{LOG_SECTOR, SegmentHeader};
 use terrane_media::{AlignedBuf, File, Media, OpenMode};
 
-use super::segment::{parse_name, path};
+use super::segment::{name, parse_name, path};
 use super::{LogOptions, RecoverFrom};
+
+/// Absent files that are named at most.
+const MOST_ABSENT: u64 = 64;
 
 /// A segment that holds part of the log.
 #[derive(Debug)]
@@ -41,6 +46,8 @@ pub(super) struct Plan {
     pub(super) unused: Vec<Unused>,
     /// The highest number of any file.
     pub(super) last_number: u64,
+    /// Files below that number that are not there: removed for good when the log shrank, or lost.
+    pub(super) absent: Vec<PathBuf>,
     /// The highest generation in any header.
     pub(super) generation: u32,
     /// The log is known to have been durable up to here.
@@ -66,12 +73,15 @@ pub(super) fn plan(media: &dyn Media, options: &LogOptions, from: &RecoverFrom) 
         segments: Vec::new(),
         unused: Vec::new(),
         last_number: 0,
+        absent: Vec::new(),
         generation: 0,
         durable: from.durable.max(from.lsn),
     };
+    let mut present = BTreeSet::new();
     for entry in media.list(&options.dir)? {
         let Some(number) = parse_name(&entry.name).filter(|_| !entry.is_dir) else { continue };
         plan.last_number = plan.last_number.max(number);
+        present.insert(number);
         match look(media, options, number, entry.len)? {
             None => plan.unused.push(Unused { number, len: entry.len, blank: true }),
             Some((file, header)) => {
@@ -81,7 +91,10 @@ pub(super) fn plan(media: &dyn Media, options: &LogOptions, from: &RecoverFrom) 
             }
         }
     }
-    plan.choose(from.lsn)?;
+    // Numbers are given out in order, so few can be absent; a stray file of a huge number must not make many.
+    let below = plan.last_number.min(present.len() as u64 + MOST_ABSENT);
+    plan.absent = (1..below).filter(|n| !present.contains(n)).map(|n| path(&options.dir, n)).collect();
+    plan.choose(from.lsn, &options.dir)?;
     Ok(plan)
 }
 
@@ -114,8 +127,30 @@ fn look(
 }
 
 impl Plan {
+    /// A part of the log is in none of the files: says which file that was, as far as it can be told.
+    pub(super) fn missing(&self, what: String, dir: &Path) -> Error {
+        let next = path(dir, self.last_number + 1);
+        let called = |p: &PathBuf| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (file, told) = match &self.absent[..] {
+            [] => (&next, format!("none of the log's files has it, {} may have had it", self.next_name())),
+            [one] => (one, format!("{} is not there", called(one))),
+            [first, ..] => {
+                let names: Vec<String> = self.absent.iter().map(called).collect();
+                (first, format!("of {}, which are not there, one had it", names.join(", ")))
+            }
+        };
+        Error::corruption(format!("{what}: {told}")).with_file(file).with_hint(
+            "put that file back where it was; if it is lost, restore all of the database from a backup",
+        )
+    }
+
+    /// The name of the file behind the last one: the log may have gone on there.
+    pub(super) fn next_name(&self) -> String {
+        name(self.last_number + 1)
+    }
+
     /// Orders the segments and drops those that hold nothing needed from `oldest` on.
-    fn choose(&mut self, oldest: Lsn) -> Result<()> {
+    fn choose(&mut self, oldest: Lsn, dir: &Path) -> Result<()> {
         let headers: Vec<SegmentHeader> = self.segments.iter().map(|s| s.header).collect();
         // A first segment is let go of only when all of it is older than what is needed.
         let valid = |h: &SegmentHeader| {
@@ -144,12 +179,11 @@ impl Plan {
             }
             (None, None) => {}
             (None, Some(s)) => {
-                return Err(Error::corruption(format!(
+                let what = format!(
                     "the log begins at LSN {}, but is needed from LSN {oldest} on",
                     s.header.first_lsn
-                ))
-                .with_file(s.file.path())
-                .with_offset(0));
+                );
+                return Err(self.missing(what, dir));
             }
         }
         Ok(())

@@ -65,12 +65,19 @@ impl Log {
         }
         let segments_end = stream.position();
         let place = stream.place();
+        // Damage, if the file that was read last goes on behind it.
+        let damaged = stream.collect_proof()?;
         let lost = |what: String| {
-            let e = Error::corruption(what);
             match place {
-                Some((path, offset)) => e.with_file(path).with_offset(offset),
-                None => e.with_file(&options.dir),
-            }
+            Some((path, offset)) if damaged || plan.absent.is_empty() => Error::corruption(what)
+                .with_file(path)
+                .with_offset(offset)
+                .with_hint(format!(
+                    "this file is damaged, or {} is missing: restore it, or all of the database, from a backup",
+                    plan.next_name()
+                )),
+            _ => plan.missing(what, &options.dir),
+        }
         };
         if segments_end < from.lsn {
             return Err(lost(format!(
@@ -78,7 +85,6 @@ impl Log {
                 from.lsn
             )));
         }
-        stream.collect_proof()?;
 
         let mut from_tail = Vec::new();
         let mut durable = plan.durable.max(stream.durable());

@@ -21,9 +21,14 @@ pub(super) struct Segment {
     pub(super) file: Arc<dyn File>,
 }
 
+/// The name of segment `number`.
+pub(super) fn name(number: u64) -> String {
+    format!("log-{number:06}")
+}
+
 /// The path of segment `number`.
 pub(super) fn path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("log-{number:06}"))
+    dir.join(name(number))
 }
 
 /// The number in a segment file's name; `None` for other files.

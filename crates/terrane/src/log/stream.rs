@@ -107,16 +107,20 @@ impl<'a> Stream<'a> {
         Err(self.placed(e))
     }
 
-    /// After the end: looks at all that lies behind it for proof that the log once went on.
-    pub(super) fn collect_proof(&mut self) -> Result<()> {
+    /// After the end: looks at all that lies behind it for proof that the log once went on. Says whether it went on in
+    /// the segment that was read last.
+    pub(super) fn collect_proof(&mut self) -> Result<bool> {
+        let last = self.index;
+        let mut went_on = false;
         while let Some(reader) = &mut self.reader {
             while let Some(header) = reader.search()? {
                 self.durable = self.durable.max(header.durable_lsn);
+                went_on |= self.index == last;
             }
             self.index += 1;
             self.reader = self.segments.get(self.index).map(SegmentReader::new);
         }
-        Ok(())
+        Ok(went_on)
     }
 
     /// Adds file and offset to an error about what was just read.
