@@ -49,6 +49,7 @@ pub use options::{CompactionMode, Compression, Durability, IndexKind, Options, S
 pub use read::iter::{Cursor, KeyValue, Range, ReadOptions};
 pub use read::resume::{BlockRequest, FetchedBlock, Lookup, LookupStep};
 pub use terrane_base::{Error, ErrorKind, Lsn, Result, Seq, Waiter, metrics};
+pub use terrane_compaction::DeviceStats;
 pub use terrane_format::tuple;
 pub use terrane_media as media;
 

@@ -1,6 +1,9 @@
 //! What a user may set. Few things, each a contract: meaning, range, default, cost.
 
+use std::sync::Arc;
+
 use terrane_base::{Error, Result};
+use terrane_compaction::Device;
 
 /// Smallest legal memtable budget.
 const MIN_MEMTABLE_BYTES: usize = 64 << 10;
@@ -22,6 +25,7 @@ pub struct Options {
     pub(crate) row_cache_bytes: usize,
     pub(crate) background_threads: usize,
     pub(crate) compaction_mode: CompactionMode,
+    pub(crate) compaction_devices: Vec<Arc<dyn Device>>,
     pub(crate) tuning: Tuning,
 }
 
@@ -83,6 +87,7 @@ impl Default for Options {
             row_cache_bytes: 0,
             background_threads: 0,
             compaction_mode: CompactionMode::Cpu,
+            compaction_devices: Vec::new(),
             tuning: Tuning::default(),
         }
     }
@@ -143,6 +148,15 @@ impl Options {
     #[must_use]
     pub fn compaction_mode(mut self, mode: CompactionMode) -> Self {
         self.compaction_mode = mode;
+        self
+    }
+
+    /// Adds a device that executes compaction tasks in the processor's stead, or, in check mode, beside it. For tests:
+    /// there is no device yet that is faster than the processor.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn compaction_device(mut self, device: Arc<dyn Device>) -> Self {
+        self.compaction_devices.push(device);
         self
     }
 

@@ -1,6 +1,7 @@
 //! What an open database says about itself.
 
 use terrane_base::metrics::Counter;
+use terrane_compaction::DeviceStats;
 use terrane_format::extent::UNIT_BYTES;
 
 use crate::compact::dead::Dead;
@@ -110,6 +111,8 @@ pub struct Stats {
     pub blocks_copied: u64,
     /// Tasks that a device failed and the processor redid.
     pub tasks_redone: u64,
+    /// What executes compaction tasks: the processor, then devices.
+    pub compaction_devices: Vec<DeviceStats>,
     /// Seconds for which writers were slowed down, summed over writers.
     pub paced_seconds: f64,
     /// Times a writer found the memtable budget exhausted, and the seconds it waited.
@@ -188,6 +191,7 @@ impl Engine {
             extents_moved: c.extents_moved.get(),
             blocks_copied: c.blocks_copied.get(),
             tasks_redone: c.tasks_redone.get(),
+            compaction_devices: self.scheduler.stats().devices,
             paced_seconds: self.pacer.delayed().as_secs_f64(),
             full_waits: c.full_waits.get(),
             full_wait_seconds: c.full_wait_nanos.get() as f64 / 1e9,

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, MemoryBudget, Result, SubtableId};
 use terrane_cache::{Cache, CacheOptions, HeatSampler};
 use terrane_commit::{Buckets, Limits, Ring};
-use terrane_compaction::{CpuDevice, Device, Mode, Scheduler, SchedulerOptions};
+use terrane_compaction::{CpuDevice, Mode, Scheduler, SchedulerOptions};
 use terrane_format::manifest::{Edit, LogPosition};
 use terrane_format::options::SubtableOptionsRecord;
 use terrane_media::{Media, Signal};
@@ -135,17 +135,18 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
             s.persisted_lsn,
         )));
     }
+    let mut devices = options.compaction_devices.clone();
     let mode = match options.compaction_mode {
-        CompactionMode::Cpu => Mode::Cpu,
+        CompactionMode::Cpu if devices.is_empty() => Mode::Cpu,
+        CompactionMode::Cpu => Mode::Device,
         CompactionMode::Check => Mode::Check,
     };
+    if mode == Mode::Check && devices.is_empty() {
+        // Two runs of the processor are compared.
+        devices.push(Arc::new(CpuDevice::new(options.compaction_jobs())));
+    }
     let scheduler_options =
         SchedulerOptions { mode, cpu_units: options.compaction_jobs(), ..SchedulerOptions::default() };
-    // Nothing but the processor yet: a check compares two runs of it.
-    let devices: Vec<Arc<dyn Device>> = match options.compaction_mode {
-        CompactionMode::Cpu => Vec::new(),
-        CompactionMode::Check => vec![Arc::new(CpuDevice::new(options.compaction_jobs()))],
-    };
     let scheduler = Scheduler::new(media.clone(), scheduler_options, devices);
     let ring = Ring::new(RING_SLOTS, end / 8)?;
     let engine = Arc::new_cyclic(|me| Engine {
