@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
+pub mod current;
 pub mod error;
 pub mod ids;
 pub mod metrics;
@@ -13,6 +14,7 @@ pub mod sync;
 pub mod waiter;
 
 pub use budget::MemoryBudget;
+pub use current::{Current, Epoch};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{ExtentId, Lsn, MAX_SEQ, Seq, SubtableId};
 pub use waiter::{Completion, Settler, Waiter};

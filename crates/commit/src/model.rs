@@ -102,7 +102,24 @@ const START: Place = Place { ticket: 0, epoch: 0, pos: 0 };
 fn bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
-    builder.check(f);
+    explore(&builder, f);
+}
+
+fn unbounded(f: impl Fn() + Sync + Send + 'static) {
+    explore(&loom::model::Builder::new(), f);
+}
+
+/// Explores, and prints how many interleavings those were: loom takes each once.
+fn explore(builder: &loom::model::Builder, f: impl Fn() + Sync + Send + 'static) {
+    let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counter = executions.clone();
+    builder.check(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        f();
+    });
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    println!("{name}: {} interleavings", executions.load(Ordering::Relaxed));
+    assert!(executions.load(Ordering::Relaxed) > 1, "nothing was explored");
 }
 
 fn join<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
@@ -118,7 +135,7 @@ fn spawn(whole: &Arc<Whole>, f: impl FnOnce(&Whole) + 'static) -> thread::JoinHa
 
 #[test]
 fn two_committers_are_settled_once_each_and_in_order() {
-    loom::model(|| {
+    unbounded(|| {
         let whole = Whole::new(2, START);
         let t = spawn(&whole, Whole::commit_and_wait);
         whole.commit_and_wait();
@@ -129,7 +146,7 @@ fn two_committers_are_settled_once_each_and_in_order() {
 
 #[test]
 fn nobody_needs_to_wait_for_an_entry_to_be_settled() {
-    loom::model(|| {
+    unbounded(|| {
         let whole = Whole::new(2, START);
         let t = spawn(&whole, |w| drop(w.commit()));
         whole.commit();
@@ -214,7 +231,7 @@ fn an_elected_heir_a_newcomer_and_the_old_orderer_take_the_order_once() {
 
 #[test]
 fn a_dropped_reservation_holds_nobody_up() {
-    loom::model(|| {
+    unbounded(|| {
         let whole = Whole::new(2, START);
         let t = spawn(&whole, |w| drop(w.ring.reserve(1, &w.recorder).unwrap()));
         whole.commit_and_wait();
@@ -240,7 +257,7 @@ fn an_epoch_divides_reservations_by_position() {
 
 #[test]
 fn what_is_settled_can_be_seen() {
-    loom::model(|| {
+    unbounded(|| {
         let whole = Whole::new(2, START);
         let t = spawn(&whole, |w| drop(w.commit()));
         if whole.ring.settled_pos() == 1 {

@@ -5,16 +5,16 @@
 //! holds; whatever takes something out of it begins a new *epoch*, after which cursors move over to the newest state.
 //!
 //! # Concurrency
-//! `install` serialises swaps and is held for moments only, never across I/O. `edit` serialises changes of the version
-//! and is held across the manifest's write, so that versions reach the manifest in the order in which they are shown.
-//! Order: `edit` before `install`.
+//! Swaps are serialised by [`Current`] (where the models of all this are, too), for moments only, never across I/O. `edit`
+//! serialises changes of the version and is held across the manifest's write, so that versions reach the manifest in the
+//! order in which they are shown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
+use terrane_base::{Current, Epoch, Error, ErrorKind, Lsn, Result, SubtableId};
 
 use crate::compact::busy::BusyRanges;
 use crate::compact::pick::{Cursors, MAX_L0_RUNS, RESCUE_RUNS};
@@ -32,6 +32,12 @@ pub(crate) struct Super {
     pub(crate) version: Arc<Version>,
     /// States of one epoch differ in what a freeze put in front alone.
     pub(crate) epoch: u64,
+}
+
+impl Epoch for Super {
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
 }
 
 impl Super {
@@ -59,12 +65,9 @@ pub(crate) struct Table {
     pub(crate) database: u64,
     options: ArcSwap<SubtableOptions>,
     value_threshold: AtomicUsize,
-    state: ArcSwap<Super>,
-    /// That of the newest state, told after the state is there.
-    epoch: AtomicU64,
+    state: Current<Super>,
     /// Open cursors.
     pub(crate) readers: Readers,
-    install: Mutex<()>,
     /// Serialises version changes; see the module's head.
     pub(crate) edit: Mutex<()>,
     dropped: AtomicBool,
@@ -95,10 +98,8 @@ impl Table {
             database,
             value_threshold: AtomicUsize::new(options.value_threshold),
             options: ArcSwap::from_pointee(options),
-            state: ArcSwap::from_pointee(Super { memtables: vec![memtable], version, epoch: 0 }),
-            epoch: AtomicU64::new(0),
+            state: Current::new(Super { memtables: vec![memtable], version, epoch: 0 }),
             readers: Readers::default(),
-            install: Mutex::new(()),
             edit: Mutex::new(()),
             dropped: AtomicBool::new(false),
             empty: Mutex::default(),
@@ -124,7 +125,7 @@ impl Table {
     /// States of lower epochs hold what a newer one has not: long readers move over.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
+        self.state.epoch()
     }
 
     pub(crate) fn options(&self) -> Arc<SubtableOptions> {
@@ -221,12 +222,10 @@ impl Table {
     }
 
     fn swap(&self, removes: bool, next: impl FnOnce(&Super) -> (Vec<Arc<Memtable>>, Arc<Version>)) {
-        let _install = self.install.lock();
-        let old = self.state.load_full();
-        let (memtables, version) = next(&old);
-        let epoch = old.epoch + u64::from(removes);
-        self.state.store(Arc::new(Super { memtables, version, epoch }));
-        self.epoch.store(epoch, Ordering::Release);
+        self.state.replace(|old| {
+            let (memtables, version) = next(old);
+            Super { memtables, version, epoch: old.epoch + u64::from(removes) }
+        });
     }
 
     /// LSN of the oldest record that only a memtable holds. `settled` must have been read before this call: an empty
