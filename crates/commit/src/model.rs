@@ -1,7 +1,14 @@
 //! Every interleaving of two threads, and of three with at most three preemptions (two for the hand-over):
 //! `RUSTFLAGS="--cfg loom" cargo test -p terrane-commit --lib --release`.
 //!
+//! Each prints how many interleavings it explored (`--nocapture`); within two preemptions that is from 6 to 70,000.
+//!
 //! What the orderer records lies in an [`UnsafeCell`], so loom fails a model in which two threads order at once.
+//!
+//! That the models can fail was tried by breaking the code, one thing at a time, within two preemptions. Models failed for: a
+//! filled slot marked with a relaxed store; an orderer that leaves without looking whether somebody arrived; one that hands
+//! over and does not take the role back when nobody was elected; a thread that looks at its slot before it says that it
+//! waits.
 
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 use terrane_base::sync::{Arc, UnsafeCell, thread};
