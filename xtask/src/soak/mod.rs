@@ -8,7 +8,8 @@
 //! * no acknowledged commit is lost, synced or not;
 //! * each writer's keys are exactly what its first n batches leave, n being its counter: no hole in the order, no batch
 //!   in halves, nothing deleted that came back;
-//! * `check` finds nothing.
+//! * `check` finds nothing;
+//! * no writer goes without progress for ten seconds while the process lives (now and then it lives longer than that).
 //!
 //! Some kills hit the opening, the recovery after an earlier kill, or the closing.
 //!

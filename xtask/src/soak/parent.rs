@@ -3,6 +3,8 @@
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use terrane::Db;
@@ -16,6 +18,50 @@ use crate::{Failure, Outcome};
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(5);
 
+/// No writer may go without progress for so long while the process lives, whatever happens beside it.
+const STALL: Duration = Duration::from_secs(10);
+
+/// When each writer was last heard of, and the longest that one was silent.
+#[derive(Debug)]
+struct Pulse {
+    from: Instant,
+    /// Milliseconds since `from`; 0 before the first report.
+    last: [AtomicU64; WRITERS],
+    longest: AtomicU64,
+}
+
+impl Pulse {
+    fn new() -> Self {
+        Pulse { from: Instant::now(), last: Default::default(), longest: AtomicU64::new(0) }
+    }
+
+    fn now(&self) -> u64 {
+        self.from.elapsed().as_millis().max(1) as u64
+    }
+
+    fn beat(&self, writer: usize) {
+        let now = self.now();
+        let before = self.last[writer].swap(now, Ordering::Relaxed);
+        if before > 0 {
+            self.longest.fetch_max(now.saturating_sub(before), Ordering::Relaxed);
+        }
+    }
+
+    /// Fails if a writer that has begun has been silent for too long.
+    fn check(&self, limit: Duration) -> Outcome {
+        let now = self.now();
+        for (writer, last) in self.last.iter().enumerate() {
+            let last = last.load(Ordering::Relaxed);
+            let silent = Duration::from_millis(now.saturating_sub(last));
+            if last > 0 && silent > limit {
+                let seconds = silent.as_secs_f64();
+                return Err(format!("writer {writer} has made no progress for {seconds:.1} s").into());
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The record outside the killed process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
@@ -23,6 +69,8 @@ struct Record {
     acknowledged: [u64; WRITERS],
     /// Reports of all rounds.
     reports: u64,
+    /// The longest that a writer was silent, in milliseconds.
+    longest_pause: u64,
 }
 
 impl Record {
@@ -50,12 +98,20 @@ impl Record {
     }
 
     /// Reads reports until the pipe ends.
-    fn follow(mut self, mut from: ChildStdout) -> Result<Record, Failure> {
+    fn follow(mut self, mut from: ChildStdout, pulse: &Pulse) -> Result<Record, Failure> {
         let mut bytes = [0; Report::BYTES];
         loop {
             match from.read_exact(&mut bytes) {
-                Ok(()) => self.take(Report::decode(&bytes).ok_or("the child reports nonsense")?)?,
-                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(self),
+                Ok(()) => {
+                    let report = Report::decode(&bytes).ok_or("the child reports nonsense")?;
+                    let (Report::Found { writer, .. } | Report::Acknowledged { writer, .. }) = report;
+                    pulse.beat(writer);
+                    self.take(report)?;
+                }
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
+                    self.longest_pause = self.longest_pause.max(pulse.longest.load(Ordering::Relaxed));
+                    return Ok(self);
+                }
                 Err(e) => return Err(e.into()),
             }
         }
@@ -74,13 +130,14 @@ impl Tally {
     fn line(&self, record: &Record, from: Instant) -> String {
         format!(
             "{} kills survived in {:.0} s, {} acknowledged batches, {} operations checked, {} records compared, \
-             check clean {} times",
+             check clean {} times, longest pause of a writer {:.1} s",
             self.kills,
             from.elapsed().as_secs_f64(),
             record.reports,
             self.covered.operations,
             self.covered.records,
-            self.verified
+            self.verified,
+            record.longest_pause as f64 / 1e3
         )
     }
 }
@@ -147,8 +204,12 @@ fn soak(args: &SoakArgs, seed: u64, dir: &Path) -> Result<String, Failure> {
 fn kill_one(seed: u64, round: u64, dir: &Path, record: Record, rng: &mut Rng) -> Result<Record, Failure> {
     let mut child = start(seed, round, dir)?;
     let out = child.stdout.take().ok_or("the child has no standard output")?;
-    let follower = std::thread::spawn(move || record.follow(out));
+    let pulse = Arc::new(Pulse::new());
+    let heard = pulse.clone();
+    let follower = std::thread::spawn(move || record.follow(out, &heard));
     let alive = match rng.below(8) {
+        // Long enough for a writer that stands still to be noticed.
+        _ if rng.one_in(40) => STALL.as_millis() as u64 + 2000 + rng.below(4000),
         // In the opening, or soon after.
         0 => rng.below(30),
         1..=3 => 30 + rng.below(300),
@@ -156,14 +217,17 @@ fn kill_one(seed: u64, round: u64, dir: &Path, record: Record, rng: &mut Rng) ->
     };
     let until = Instant::now() + Duration::from_millis(alive);
     let mut ended = None;
-    while ended.is_none() && Instant::now() < until && !follower.is_finished() {
+    let mut moving = Ok(());
+    while ended.is_none() && moving.is_ok() && Instant::now() < until && !follower.is_finished() {
         std::thread::sleep(until.saturating_duration_since(Instant::now()).min(Duration::from_millis(20)));
         ended = child.try_wait()?;
+        moving = pulse.check(STALL);
     }
     // A child that ended by itself is gone already; that is told below.
     let _ = child.kill();
     let status = child.wait()?;
     let record = follower.join().map_err(|_| "the follower panicked")??;
+    moving?;
     match ended {
         Some(_) => Err(format!("the child ended by itself: {status}; what it said stands above").into()),
         None => Ok(record),
@@ -199,4 +263,23 @@ fn verify(
         db.close()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_that_stands_still_is_noticed_once_it_has_begun() {
+        let pulse = Pulse { from: Instant::now() - Duration::from_secs(20), ..Pulse::new() };
+        pulse.check(STALL).expect("nobody has begun");
+        (0..WRITERS).for_each(|w| pulse.beat(w));
+        pulse.check(STALL).expect("all have just been heard of");
+        pulse.last[1].store(5000, Ordering::Relaxed);
+        let e = pulse.check(STALL).expect_err("15 seconds").to_string();
+        assert!(e.contains("writer 1") && e.contains("no progress"), "{e}");
+        pulse.beat(1);
+        pulse.check(STALL).expect("it goes on");
+        assert!(pulse.longest.load(Ordering::Relaxed) >= 14_000);
+    }
 }

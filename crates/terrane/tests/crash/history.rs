@@ -113,10 +113,22 @@ impl History {
             at(Step::Create(t), true, &mut history).map_err(err)?;
         }
         for _ in 0..ops {
-            match op(&mut rng, keys) {
+            // Changes of the schema more often than other histories have them: much hangs on their order.
+            let next = match rng.below(12) {
+                0 => Op::Recreate(rng.below(TABLES as u64) as usize),
+                _ => op(&mut rng, keys),
+            };
+            match next {
                 ref w @ Op::Write { sync, .. } => at(Step::Write(w), sync, &mut history).map_err(err)?,
                 Op::Recreate(t) => {
                     at(Step::Drop(t), true, &mut history).map_err(err)?;
+                    // Life goes on without it for a while.
+                    for _ in 0..rng.below(3) {
+                        let Op::Write { mut changes, sync } = op(&mut rng, keys) else { continue };
+                        changes.retain(|c| c.table() != t);
+                        let w = Op::Write { changes, sync };
+                        at(Step::Write(&w), sync, &mut history).map_err(err)?;
+                    }
                     at(Step::Create(t), true, &mut history).map_err(err)?;
                 }
                 Op::Sync => {
@@ -146,12 +158,9 @@ impl History {
             Step::Write(op) => {
                 let mut model: Model = vec![None; TABLES];
                 let Op::Write { changes, .. } = op else { return state };
-                for c in changes {
-                    let (Change::Put { table, .. }
-                    | Change::Delete { table, .. }
-                    | Change::DeleteRange { table, .. }) = c;
-                    if model[*table].is_none() {
-                        model[*table] = state[*table].as_ref().map(|h| (*h.rows).clone());
+                for table in changes.iter().map(Change::table) {
+                    if model[table].is_none() {
+                        model[table] = state[table].as_ref().map(|h| (*h.rows).clone());
                     }
                 }
                 apply(&mut model, op);

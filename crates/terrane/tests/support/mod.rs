@@ -40,6 +40,15 @@ pub enum Change {
     DeleteRange { table: usize, start: Vec<u8>, end: Vec<u8> },
 }
 
+impl Change {
+    /// The subtable that it changes.
+    pub fn table(&self) -> usize {
+        let (Change::Put { table, .. } | Change::Delete { table, .. } | Change::DeleteRange { table, .. }) =
+            self;
+        *table
+    }
+}
+
 /// One step of a history.
 #[derive(Clone, Debug)]
 pub enum Op {
