@@ -106,6 +106,24 @@ fn check_snapshot(
     Ok(())
 }
 
+/// Turns many changes of a step into range deletions that nest, slide and overlap.
+fn delete_ranges(step: &mut Op, rng: &mut Rng) {
+    let Op::Write { changes, .. } = step else { return };
+    for c in changes {
+        let (Change::Put { table, .. } | Change::Delete { table, .. }) = *c else { continue };
+        if rng.below(3) == 0 {
+            let (a, b) = (rng.below(400), rng.below(400));
+            let (a, b) = match rng.below(3) {
+                0 => (0, a),
+                1 => (a, a + 20),
+                _ => (a.min(b), a.max(b)),
+            };
+            let [start, end] = [a, b].map(|n| format!("k{n:04}").into_bytes());
+            *c = Change::DeleteRange { table, start, end };
+        }
+    }
+}
+
 fn history(seed: u64, ops: u64) -> Result<u64, String> {
     let err = |e: terrane::Error| e.to_string();
     let mut rng = Rng(seed);
@@ -122,7 +140,10 @@ fn history(seed: u64, ops: u64) -> Result<u64, String> {
     let mut born = [0u32; TABLES];
     let mut snapshots: Vec<(Snapshot, Model, [u32; TABLES])> = Vec::new();
     for i in 0..ops {
-        let step = op(&mut rng, 400);
+        let mut step = op(&mut rng, 400);
+        if seed % 3 == 1 {
+            delete_ranges(&mut step, &mut rng);
+        }
         let d = db.as_ref().ok_or("closed")?;
         run(d, &media, &step).map_err(|e| format!("op {i} {step:?}: {e}"))?;
         if let Op::Recreate(t) = &step {

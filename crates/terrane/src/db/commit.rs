@@ -26,6 +26,7 @@ use crate::db::engine::{Engine, closing, log_poisoned};
 use crate::db::table::Table;
 use crate::log::Admission;
 use crate::options::Durability;
+use crate::tombstone::{During, Needed};
 
 /// One batch on its way through a bucket.
 #[derive(Debug)]
@@ -220,6 +221,11 @@ impl Engine {
     /// Inserts the records into their memtables; collects the tables whose active memtable is full.
     fn index(&self, lsn: Lsn, generation: u64, r: &Request, full: &mut Vec<Arc<Table>>) -> Result<()> {
         let limit = self.options.memtable_freeze_bytes();
+        // Published first, snapshots after: see `db::snapshot`.
+        let needed = || {
+            let published = self.visible();
+            Needed { published, snapshots: self.snapshots.collect(published) }
+        };
         let mut ops = Ops::new(&r.body).enumerate().peekable();
         while let Some((_, Ok(first))) = ops.peek() {
             let id = first.subtable;
@@ -230,7 +236,8 @@ impl Engine {
             let memtable = state.memtable_for(generation);
             while let Some((i, op)) = ops.next_if(|(_, op)| op.as_ref().is_ok_and(|op| op.subtable == id)) {
                 let op = op?;
-                memtable.insert(lsn, lsn + 1 + i as u64, op.kind, op.key, op.value)?;
+                let seq = lsn + 1 + i as u64;
+                memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Reads(&needed))?;
             }
             let crowded = memtable.deletes() >= self.options.max_memtable_deletes()
                 && memtable.deletes() * 2 > memtable.index.len() as u64;

@@ -28,6 +28,7 @@ use crate::read::blocks::load;
 use crate::read::iter::foreign_snapshot;
 use crate::read::lookup::{Found, Step, View, Walk};
 use crate::read::rows::RowCache;
+use crate::tombstone::outdated;
 
 /// The subtables alive, by id and by name. In order, so that a seed gives one history.
 #[derive(Clone, Debug, Default)]
@@ -168,7 +169,8 @@ impl Engine {
         // The state first, the sequence after: see `read::lookup`. Of a dropped table the state may be the empty one.
         let state = table.state();
         table.check_alive()?;
-        let seq = seq.unwrap_or_else(|| self.visible());
+        let mut at = seq.unwrap_or_else(|| self.visible());
+        let mut registered = None;
         let view = View { state: &state, cache: &self.cache, heat: &self.heat, rows: self.rows.as_ref() };
         let mut walk = Walk::default();
         let mut supplied = None;
@@ -182,12 +184,17 @@ impl Engine {
             _ => f.take().map(|f| f(hit.value)),
         });
         let answer = loop {
-            let step = walk.advance(view, key, seq, &mut supplied, &mut found);
+            let step = walk.advance(view, key, at, &mut supplied, &mut found);
             match step.map_err(place)? {
                 Step::Done(answer) => break answer.flatten(),
                 Step::Need(need) => {
                     supplied = Some(load(&self.cache, &need.extent, &need.part).map_err(place)?);
                 }
+                Step::Outdated if seq.is_none() && registered.is_none() => {
+                    at = registered.insert(self.snapshots.register(|| self.visible())).seq;
+                    walk = Walk::default();
+                }
+                Step::Outdated => return Err(place(outdated(at))),
             }
         };
         match large {

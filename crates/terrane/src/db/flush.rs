@@ -121,7 +121,7 @@ impl Engine {
         snapshots: &[u64],
     ) -> Result<(WrittenRun, Vec<ValueRef>)> {
         let form = extent_form(&table.options(), 0, self.options.tuning.extent_bytes);
-        let tombstones = memtable.tombstones.to_ranges();
+        let tombstones = memtable.tombstones.to_ranges(snapshots)?;
         let mut writer = RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone())?;
         let mut retention = Retention::new(snapshots, &tombstones, false);
         let mut block = BlockBuilder::new(form.block);

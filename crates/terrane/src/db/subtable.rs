@@ -112,8 +112,7 @@ impl Subtable {
     /// As for [`Subtable::get`]; one failed key fails the call.
     pub fn multi_get(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Option<Vec<u8>>>> {
         self.table.check_alive()?;
-        multi::multi_get(&self.engine, &self.table, keys, None)
-            .map_err(|e| e.with_subtable(&*self.table.name))
+        multi::multi_get(&self.engine, &self.table, keys).map_err(|e| e.with_subtable(&*self.table.name))
     }
 
     /// A lookup in steps: each answers from memory or names the block that it needs.

@@ -21,7 +21,7 @@ use terrane_format::value_ref::ValueRef;
 use terrane_memindex::MemIndex;
 
 use crate::options::IndexKind;
-use crate::tombstone::MemTombstones;
+use crate::tombstone::{During, MemTombstones};
 
 /// See the module's head.
 pub(crate) struct Memtable {
@@ -57,8 +57,8 @@ impl Memtable {
             IndexKind::Skiplist => terrane_memindex::IndexKind::Skiplist,
         };
         Memtable {
-            index: MemIndex::new(kind, budget),
-            tombstones: MemTombstones::default(),
+            index: MemIndex::new(kind, budget.clone()),
+            tombstones: MemTombstones::new(budget),
             generation,
             first_record: AtomicU64::new(u64::MAX),
             end: AtomicU64::new(u64::MAX),
@@ -68,14 +68,22 @@ impl Memtable {
         }
     }
 
-    /// Adds one operation of the batch entry at `lsn`.
-    pub(crate) fn insert(&self, lsn: Lsn, seq: Seq, kind: Kind, key: &[u8], value: &[u8]) -> Result<()> {
+    /// Adds one operation of the batch entry at `lsn`: `during` replay, or while others read.
+    pub(crate) fn insert(
+        &self,
+        lsn: Lsn,
+        seq: Seq,
+        kind: Kind,
+        key: &[u8],
+        value: &[u8],
+        during: During<'_>,
+    ) -> Result<()> {
         // Only the first writers pay for the read-modify-write: LSNs grow.
         if lsn < self.first_record.load(Ordering::Relaxed) {
             self.first_record.fetch_min(lsn, Ordering::AcqRel);
         }
         match kind {
-            Kind::RangeDelete => self.tombstones.insert(key, value, seq),
+            Kind::RangeDelete => self.tombstones.insert(lsn, seq, key, value, during)?,
             _ => self.index.insert(key, seq, kind as u8, value)?,
         }
         if kind.is_delete() {
@@ -120,7 +128,7 @@ impl Memtable {
 
     /// Memory held, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.index.bytes()
+        self.index.bytes() + self.tombstones.bytes()
     }
 
     pub(crate) fn deletes(&self) -> u64 {

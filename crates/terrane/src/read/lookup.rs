@@ -9,6 +9,9 @@
 //! It loads the Super first and the published sequence after. Later merges cannot take versions from a Super that it
 //! holds; records that were published in a memtable younger than its Super are newer than every record in it, so what it
 //! sees is still a prefix of the commits.
+//!
+//! One thing it can come too late for: range tombstones of a memtable as of its sequence, if later ones took their place
+//! in between (see `tombstone`). Then it is told so ([`Step::Outdated`]) and begins anew with a registered snapshot.
 
 use std::sync::Arc;
 
@@ -44,6 +47,8 @@ pub(crate) enum Step<R> {
     Done(Option<R>),
     /// Goes on once this block is handed in.
     Need(Need),
+    /// The sequence is not registered, and can no longer be read at: begin anew at a registered one.
+    Outdated,
 }
 
 /// The position of a walk.
@@ -125,7 +130,7 @@ impl Walk {
         };
         if !self.below_memtables {
             for m in &view.state.memtables {
-                let cover = m.tombstones.covering(key, seq);
+                let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Step::Outdated) };
                 if let Some(r) = m.index.get(key, seq) {
                     if r.seq < cover {
                         return Ok(Step::Done(None));

@@ -7,13 +7,16 @@
 //! full; a lookup that waits for its turn holds no block. So a call takes a bounded amount of memory beside its keys and
 //! their values, however many keys and however small the cache.
 
-use terrane_base::Result;
+use std::cell::Cell;
+
+use terrane_base::{Result, Seq};
 use terrane_cache::{FrameKey, Pin};
 
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::read::blocks;
 use crate::read::lookup::{Found, Need, Step, View, Walk};
+use crate::tombstone::outdated;
 
 /// Most reads on their way at once: what keeps a device busy.
 const READS: usize = 128;
@@ -39,18 +42,34 @@ impl Waiting {
     }
 }
 
-/// The values of `keys` at `seq`, in their order. The caller keeps `seq` registered or passes the newest.
+/// The values of `keys` as of one moment, in their order.
 pub(crate) fn multi_get(
     engine: &Engine,
     table: &Table,
     keys: &[impl AsRef<[u8]>],
-    seq: Option<u64>,
 ) -> Result<Vec<Option<Vec<u8>>>> {
+    if let Some(values) = multi_get_at(engine, table, keys, None)? {
+        return Ok(values);
+    }
+    let snapshot = engine.snapshots.register(|| engine.visible());
+    multi_get_at(engine, table, keys, Some(snapshot.seq))?.ok_or_else(|| outdated(snapshot.seq))
+}
+
+/// As [`multi_get`], at the registered `seq` or else at the newest; `None` if the newest was overtaken meanwhile.
+fn multi_get_at(
+    engine: &Engine,
+    table: &Table,
+    keys: &[impl AsRef<[u8]>],
+    seq: Option<Seq>,
+) -> Result<Option<Vec<Option<Vec<u8>>>>> {
+    // Of a dropped table the state may be the empty one.
     let state = table.state_full();
+    table.check_alive()?;
     let seq = seq.unwrap_or_else(|| engine.visible());
     let mut out: Vec<Option<Vec<u8>>> = Vec::new();
     out.resize_with(keys.len(), || None);
     let view = View { state: &state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };
+    let overtaken = Cell::new(false);
     // Goes on with the lookup of key `at`; what it needs next, or nothing if it is answered.
     let mut step = |at: usize, walk: &mut Walk, mut supplied: Option<Pin>| -> Result<Option<Need>> {
         let mut found = Some(|f: Found<'_>| engine.copy_value(&f));
@@ -60,6 +79,10 @@ pub(crate) fn multi_get(
                 Ok(None)
             }
             Step::Need(need) => Ok(Some(need)),
+            Step::Outdated => {
+                overtaken.set(true);
+                Ok(None)
+            }
         }
     };
     let mut waiting: Vec<Waiting> = Vec::new();
@@ -67,6 +90,10 @@ pub(crate) fn multi_get(
         let mut walk = Walk::default();
         if let Some(need) = step(at, &mut walk, None)? {
             waiting.push(Waiting { at, walk, need, done: false });
+        }
+        // Memtables are looked at here, so it does not come later.
+        if overtaken.get() {
+            return Ok(None);
         }
     }
     let most = bytes_at_once(engine.options.cache_bytes);
@@ -90,7 +117,7 @@ pub(crate) fn multi_get(
         }
         waiting.retain(|w| !w.done);
     }
-    Ok(out)
+    Ok(Some(out))
 }
 
 /// How many of `waiting`, which are sorted by block, are served together.

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use terrane_base::{Result, Seq};
+use terrane_base::Result;
 use terrane_cache::Pin;
 
 use crate::db::engine::Engine;
+use crate::db::snapshot::SnapshotGuard;
 use crate::db::table::{Super, Table};
 use crate::read::blocks::load;
 use crate::read::lookup::{Found, Need, Step, View, Walk};
+use crate::tombstone::outdated;
 
 /// A point lookup in steps. Each step answers from memory or names the one block that it needs; the caller has it
 /// fetched wherever blocking is allowed, hands it in, and goes on. It answers as of the moment at which it was made, and
-/// keeps the memtables and extents of that moment alive.
+/// keeps the memtables and extents of that moment alive, and like a snapshot the versions of keys.
 ///
 /// ```
 /// # fn main() -> terrane::Result<()> {
@@ -37,7 +39,8 @@ pub struct Lookup {
     engine: Arc<Engine>,
     table: Arc<Table>,
     state: Arc<Super>,
-    seq: Seq,
+    /// Registered: steps may lie far apart.
+    snapshot: SnapshotGuard,
     key: Vec<u8>,
     walk: Walk,
     supplied: Option<Pin>,
@@ -75,9 +78,10 @@ impl BlockRequest {
 
 impl Lookup {
     pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, key: &[u8]) -> Self {
+        // Registered before the state is loaded, as for a cursor.
+        let snapshot = engine.snapshots.register(|| engine.visible());
         let state = table.state_full();
-        let seq = engine.visible();
-        Lookup { engine, table, state, seq, key: key.to_vec(), walk: Walk::default(), supplied: None }
+        Lookup { engine, table, state, snapshot, key: key.to_vec(), walk: Walk::default(), supplied: None }
     }
 
     /// Goes as far as memory allows. Reads the medium only for a large value, and once for the range tombstones of an
@@ -91,13 +95,14 @@ impl Lookup {
         let step = self.walk.advance(
             View { state: &self.state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() },
             &self.key,
-            self.seq,
+            self.snapshot.seq,
             &mut self.supplied,
             &mut found,
         );
         let place = |e: terrane_base::Error| e.with_subtable(&*self.table.name);
         match step.map_err(place)? {
             Step::Done(answer) => Ok(LookupStep::Done(answer.transpose().map_err(place)?)),
+            Step::Outdated => Err(place(outdated(self.snapshot.seq))),
             Step::Need(need) => Ok(LookupStep::Need(BlockRequest { engine: engine.clone(), need })),
         }
     }

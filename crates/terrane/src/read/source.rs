@@ -16,7 +16,7 @@ use crate::levels::Run;
 use crate::memtable::Memtable;
 use crate::read::entry::Place;
 use crate::read::run_cursor::RunCursor;
-use crate::tombstone::TombstoneMap;
+use crate::tombstone::Picture;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ macro_rules! each {
 
 impl Source {
     pub(crate) fn memtable(memtable: Arc<Memtable>, snapshot: Seq) -> Self {
-        let tombstones = memtable.tombstones.load();
+        let tombstones = memtable.tombstones.picture(snapshot);
         Source::Mem(MemSource {
             memtable,
             cursor: MemCursor::new(),
@@ -128,7 +128,8 @@ pub(crate) struct MemSource {
     memtable: Arc<Memtable>,
     cursor: MemCursor,
     snapshot: Seq,
-    tombstones: Option<Arc<TombstoneMap>>,
+    /// As the snapshot sees them; the error is for who asks.
+    tombstones: Result<Option<Picture>>,
     seq: Seq,
     kind: Kind,
 }
@@ -203,12 +204,13 @@ impl MemSource {
     }
 
     fn has_tombstones(&self) -> bool {
-        self.tombstones.is_some()
+        !matches!(self.tombstones, Ok(None))
     }
 
     fn covering(&self, key: &[u8]) -> Result<Option<(Seq, Vec<u8>)>> {
-        let Some(f) = self.tombstones.as_ref().and_then(|t| t.fragment(key)) else { return Ok(None) };
-        Ok(f.seqs.iter().find(|&&s| s <= self.snapshot).map(|&s| (s, f.end.to_vec())))
+        let tombstones = self.tombstones.as_ref().map_err(Clone::clone)?;
+        let fragment = tombstones.as_ref().and_then(|t| t.fragment(key));
+        Ok(fragment.map(|f| (f.seq, f.end.to_vec())))
     }
 }
 

@@ -17,6 +17,7 @@ use terrane_media::{Media, Pool, Signal};
 use crate::levels::DbState;
 use crate::log::{Log, LogOptions, RecoverFrom, Recovered};
 use crate::memtable::Memtable;
+use crate::tombstone::During;
 
 /// Bytes of entries that one background task inserts.
 const CHUNK: usize = 1 << 20;
@@ -148,7 +149,8 @@ impl Shared {
                             let value = ValueRef::decode(op.value)?;
                             self.values.lock().push((lsn + entry_len(len), value));
                         }
-                        t.memtable.insert(lsn, lsn + 1 + i as u64, op.kind, op.key, op.value)?;
+                        let seq = lsn + 1 + i as u64;
+                        t.memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Replay)?;
                     }
                     Some(_) => {}
                     None if op.subtable.0 >= self.next_subtable => {

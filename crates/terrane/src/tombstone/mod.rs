@@ -1,180 +1,170 @@
-//! Range tombstones of a memtable: a copy-on-write interval map.
+//! Range tombstones of a memtable.
 //!
 //! A `delete_range` writes a [start, end) interval with its sequence. Readers ask "the newest tombstone at or below my
-//! snapshot that covers this key"; a record is hidden when that sequence is above its own.
+//! snapshot that covers this key"; a record is hidden when that sequence is above its own. Older tombstones than the
+//! newest that a reader sees say nothing more to it: so for a reader one sequence for each stretch of keys is enough.
 //!
-//! # Invariants
-//! Fragments are sorted, do not overlap, and each carries all sequences that cover it, newest first. They are held in
-//! chunks so that an insert copies one chunk and a list of pointers, not every fragment.
+//! [`tree`] is that: a persistent map from stretches to one sequence. [`pictures`] has such a tree for each stretch of
+//! *reader's* sequences; they share what they have in common. Adding a tombstone costs a logarithmic number of nodes
+//! for each picture that must show it, which is the newest one alone unless commits overtake each other.
+//!
+//! # Which pictures are kept
+//! A batch is published as a whole, so there is a picture for each batch, not for each tombstone. Once they have doubled
+//! in number, pictures that nobody can need are dropped. Needed are: those that a reader at the published sequence or
+//! above sees, and those of the registered snapshots. The published sequence is read before the snapshots, as
+//! `db::snapshot` argues: a registration that is missed has a sequence at or above it.
+//!
+//! A reader that registers nothing (`Engine::get`) reads the published sequence and then comes here. If meanwhile later
+//! batches are published and its picture is dropped, [`MemTombstones::covering`] tells it so (`None`), and it begins anew
+//! as a registered reader. It is never given a neighbour's picture: an older one would show what was deleted, a newer
+//! one would hide what the same read has found elsewhere. What it reads is still a moment within its call.
+//!
+//! During replay nobody reads, and all readers to come see everything: there is one picture.
+//!
+//! # Memory
+//! There are at most eight pictures, or twice as many as were needed at the last look: the newest one's fragments (fewer
+//! than two for each tombstone) and what the others do not share with it, which is at most what was made since. All of
+//! it is charged to the memtables' budget and counts in `Memtable::bytes`, by which memtables freeze.
 //!
 //! # Concurrency
-//! Readers load one pointer (null: there are none, the usual case) and never block. Writers take a mutex, build the
-//! next map and swap it in. An interval is visible to whoever loads the map after [`MemTombstones::insert`] returned,
-//! which happens before the sequence is published.
+//! Readers load one pointer (null: there are none, the usual case) and never block. Writers take a mutex, make the next
+//! pictures and swap them in. A tombstone is there for whoever loads them after [`MemTombstones::insert`] returned, which
+//! happens before its sequence is published.
+
+mod account;
+mod pictures;
+#[cfg(test)]
+mod tests;
+mod tree;
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use terrane_base::Seq;
-use terrane_format::tombstone::{Fragment, RangeTombstones};
+use terrane_base::{Lsn, MemoryBudget, Result, Seq};
+use terrane_format::tombstone::RangeTombstones;
 
-/// Fragments per chunk before it is split.
-const CHUNK: usize = 64;
+use account::Account;
+use pictures::Pictures;
+use tree::Maker;
 
-/// An immutable map of fragments.
-#[derive(Debug, Default)]
-pub(crate) struct TombstoneMap {
-    chunks: Vec<Arc<Vec<Fragment>>>,
-}
+pub(crate) use pictures::{Needed, Picture, outdated};
 
-impl TombstoneMap {
-    /// The largest tombstone sequence at or below `snapshot` that covers `key`; 0 if none does.
-    pub(crate) fn covering(&self, key: &[u8], snapshot: Seq) -> Seq {
-        self.fragment(key).and_then(|f| f.seqs.iter().copied().find(|&s| s <= snapshot)).unwrap_or(0)
-    }
+/// Pictures that are kept without asking whether anybody needs them.
+const FEW: usize = 8;
 
-    /// The fragment that covers `key`.
-    pub(crate) fn fragment(&self, key: &[u8]) -> Option<&Fragment> {
-        let chunk = self.chunks.partition_point(|c| *c[0].start <= *key).checked_sub(1)?;
-        let chunk = &self.chunks[chunk];
-        let at = chunk.partition_point(|f| *f.start <= *key).checked_sub(1)?;
-        let f = &chunk[at];
-        (*key < *f.end).then_some(f)
-    }
-
-    /// All fragments in order.
-    pub(crate) fn fragments(&self) -> impl Iterator<Item = &Fragment> {
-        self.chunks.iter().flat_map(|c| c.iter())
-    }
-
-    /// The map with [start, end) at `seq` added.
-    fn with(&self, start: &[u8], end: &[u8], seq: Seq) -> TombstoneMap {
-        // The chunks that the new interval may touch: from the one that holds `start` to the last that begins below `end`.
-        let from = self.chunks.partition_point(|c| *c[0].start <= *start).saturating_sub(1);
-        let to = self.chunks.partition_point(|c| *c[0].start < *end).max(from);
-        let old = self.chunks[from..to].iter().flat_map(|c| c.iter());
-        let merged = overlay(old, start, end, seq);
-        let mut chunks = Vec::with_capacity(self.chunks.len() + 2);
-        chunks.extend_from_slice(&self.chunks[..from]);
-        chunks.extend(merged.chunks(CHUNK).map(|c| Arc::new(c.to_vec())));
-        chunks.extend_from_slice(&self.chunks[to..]);
-        TombstoneMap { chunks }
-    }
-}
-
-/// Lays [start, end) at `seq` over sorted fragments: splits those it cuts, fills the gaps between them.
-fn overlay<'a>(old: impl Iterator<Item = &'a Fragment>, start: &[u8], end: &[u8], seq: Seq) -> Vec<Fragment> {
-    let piece = |s: &[u8], e: &[u8], seqs: Vec<Seq>| Fragment { start: s.into(), end: e.into(), seqs };
-    let mut out = Vec::new();
-    let mut pos: Vec<u8> = start.to_vec(); // up to here the new interval is laid
-    for f in old {
-        if *f.end <= *start {
-            out.push(f.clone());
-            continue;
-        }
-        if *f.start >= *end {
-            if *pos < *end {
-                out.push(piece(&pos, end, vec![seq]));
-                pos = end.to_vec();
-            }
-            out.push(f.clone());
-            continue;
-        }
-        if *f.start < *start {
-            out.push(piece(&f.start, start, f.seqs.clone()));
-        } else if *pos < *f.start {
-            out.push(piece(&pos, &f.start, vec![seq]));
-        }
-        let (s, e) = (f.start.as_slice().max(start), f.end.as_slice().min(end));
-        let mut seqs = f.seqs.clone();
-        let at = seqs.partition_point(|&x| x > seq);
-        if seqs.get(at) != Some(&seq) {
-            seqs.insert(at, seq);
-        }
-        out.push(piece(s, e, seqs));
-        if *f.end > *end {
-            out.push(piece(end, &f.end, f.seqs.clone()));
-        }
-        pos = e.to_vec();
-    }
-    if *pos < *end {
-        out.push(piece(&pos, end, vec![seq]));
-    }
-    out
+/// What goes on while a tombstone is added.
+#[derive(Clone, Copy)]
+pub(crate) enum During<'a> {
+    /// The log is being replayed: nobody reads.
+    Replay,
+    /// Others read at these sequences, which are asked for now and then.
+    Reads(&'a dyn Fn() -> Needed),
 }
 
 /// The range tombstones of one memtable.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MemTombstones {
-    map: ArcSwapOption<TombstoneMap>,
-    writer: Mutex<()>,
+    pictures: ArcSwapOption<Pictures>,
+    account: Arc<Account>,
+    writer: Mutex<Writer>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    make: Maker,
+    /// Number of pictures from which on those are dropped that nobody needs.
+    most: usize,
 }
 
 impl MemTombstones {
-    /// Adds [start, end) at `seq`. Empty and inverted intervals cover nothing and are ignored.
-    pub(crate) fn insert(&self, start: &[u8], end: &[u8], seq: Seq) {
+    pub(crate) fn new(budget: MemoryBudget) -> Self {
+        let account = Account::new(budget);
+        let make = Maker::new(account.clone());
+        MemTombstones {
+            pictures: ArcSwapOption::empty(),
+            account,
+            writer: Mutex::new(Writer { make, most: FEW }),
+        }
+    }
+
+    /// Adds [start, end) at `seq`, of the batch at `lsn`. Empty and inverted intervals cover nothing and are ignored.
+    ///
+    /// # Errors
+    /// None, as long as `seq` is above the published sequence or nobody reads.
+    pub(crate) fn insert(
+        &self,
+        lsn: Lsn,
+        seq: Seq,
+        start: &[u8],
+        end: &[u8],
+        during: During<'_>,
+    ) -> Result<()> {
         if start >= end {
-            return;
+            return Ok(());
         }
-        let _writer = self.writer.lock();
-        let next = match &*self.map.load() {
-            Some(m) => m.with(start, end, seq),
-            None => TombstoneMap::default().with(start, end, seq),
+        let mut writer = self.writer.lock();
+        let Writer { make, most } = &mut *writer;
+        let old = self.pictures.load_full().unwrap_or_else(|| Arc::new(Pictures::new(make)));
+        let next = match during {
+            During::Replay => old.with_for_all(start, end, seq, make),
+            During::Reads(needed) => {
+                let all = old.with(lsn + 1, start, end, seq, make)?;
+                if all.len() <= *most {
+                    all
+                } else {
+                    let kept = all.needed(&needed(), make);
+                    *most = FEW.max(2 * kept.len());
+                    kept
+                }
+            }
         };
-        self.map.store(Some(Arc::new(next)));
+        self.pictures.store(Some(Arc::new(next)));
+        drop(writer);
+        // Here, and not under the lock, goes what nobody shares.
+        drop(old);
+        Ok(())
     }
 
-    /// The largest tombstone sequence at or below `snapshot` that covers `key`; 0 if none does.
+    /// The newest tombstone that covers `key` for a reader at `seq`, 0 if none does; `None` if that is not known any more.
     #[inline]
-    pub(crate) fn covering(&self, key: &[u8], snapshot: Seq) -> Seq {
-        match &*self.map.load() {
-            None => 0,
-            Some(m) => m.covering(key, snapshot),
+    pub(crate) fn covering(&self, key: &[u8], seq: Seq) -> Option<Seq> {
+        match &*self.pictures.load() {
+            None => Some(0),
+            Some(all) => all.at(seq).map(|p| p.covering(key)),
         }
     }
 
-    /// The map as it is now.
-    pub(crate) fn load(&self) -> Option<Arc<TombstoneMap>> {
-        self.map.load_full()
+    /// What a reader at the registered sequence `seq` sees, if there is any tombstone.
+    ///
+    /// # Errors
+    /// [`outdated`] if `seq` is not registered.
+    pub(crate) fn picture(&self, seq: Seq) -> Result<Option<Picture>> {
+        match &*self.pictures.load() {
+            None => Ok(None),
+            Some(all) => match all.at(seq) {
+                Some(p) if p.is_empty() => Ok(None),
+                Some(p) => Ok(Some(p.clone())),
+                None => Err(outdated(seq)),
+            },
+        }
     }
 
-    /// All of it, in the form that extents store.
-    pub(crate) fn to_ranges(&self) -> RangeTombstones {
-        let map = self.map.load();
-        let ranges = map
-            .iter()
-            .flat_map(|m| m.fragments())
-            .flat_map(|f| f.seqs.iter().map(move |&s| (f.start.to_vec(), f.end.to_vec(), s)));
-        RangeTombstones::from_ranges(ranges)
+    /// Memory held, in bytes: what readers of older pictures alone hold included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.account.used()
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn covers_exactly_what_a_list_of_intervals_covers(
-            ranges in prop::collection::vec((0u8..60, 0u8..60), 0..200),
-            probes in prop::collection::vec((0u8..60, 0u64..220), 50),
-        ) {
-            let t = MemTombstones::default();
-            for (i, (a, b)) in ranges.iter().enumerate() {
-                t.insert(&[*a], &[*b], i as u64 + 1);
-            }
-            for (k, snap) in probes {
-                let want = ranges.iter().enumerate()
-                    .filter(|(i, (a, b))| *a <= k && k < *b && (*i as u64) < snap)
-                    .map(|(i, _)| i as u64 + 1).max().unwrap_or(0);
-                prop_assert_eq!(t.covering(&[k], snap), want);
-            }
-            if let Some(m) = t.load() {
-                let f: Vec<_> = m.fragments().collect();
-                prop_assert!(f.windows(2).all(|w| w[0].end <= w[1].start));
-                prop_assert!(f.iter().all(|f| f.start < f.end && f.seqs.windows(2).all(|w| w[0] > w[1])));
+    /// In the form that extents store: those that `snapshots` (ascending, the published sequence among them) need.
+    ///
+    /// # Errors
+    /// [`outdated`] if one of `snapshots` is neither registered nor published.
+    pub(crate) fn to_ranges(&self, snapshots: &[Seq]) -> Result<RangeTombstones> {
+        match &*self.pictures.load() {
+            None => Ok(RangeTombstones::default()),
+            Some(all) => {
+                let kept = all.kept(snapshots)?;
+                Ok(RangeTombstones::from_ranges(kept.iter().map(|f| (f.start, f.end, f.seq))))
             }
         }
     }
