@@ -9,14 +9,13 @@ use std::sync::Arc;
 use terrane_base::{Result, Seq};
 use terrane_cache::Cache;
 use terrane_format::Kind;
-use terrane_format::tombstone::RangeTombstones;
 use terrane_memindex::Cursor as MemCursor;
 
 use crate::levels::Run;
 use crate::memtable::Memtable;
 use crate::read::entry::Place;
 use crate::read::run_cursor::RunCursor;
-use crate::tombstone::Picture;
+use crate::tombstone::{Fragment, Picture};
 
 /// See the module's head.
 #[derive(Debug)]
@@ -116,9 +115,8 @@ impl Source {
         each!(self, s => s.has_tombstones())
     }
 
-    /// The newest range tombstone of this source that covers `key` for the snapshot, with the end of the stretch that it
-    /// covers evenly; `None` if none does.
-    pub(crate) fn covering(&self, key: &[u8]) -> Result<Option<(Seq, Vec<u8>)>> {
+    /// The newest range tombstone of this source that covers `key` for the snapshot; `None` if none does.
+    pub(crate) fn covering(&self, key: &[u8]) -> Result<Option<Fragment<'_>>> {
         each!(self, s => s.covering(key))
     }
 }
@@ -207,10 +205,9 @@ impl MemSource {
         !matches!(self.tombstones, Ok(None))
     }
 
-    fn covering(&self, key: &[u8]) -> Result<Option<(Seq, Vec<u8>)>> {
+    fn covering(&self, key: &[u8]) -> Result<Option<Fragment<'_>>> {
         let tombstones = self.tombstones.as_ref().map_err(Clone::clone)?;
-        let fragment = tombstones.as_ref().and_then(|t| t.fragment(key));
-        Ok(fragment.map(|f| (f.seq, f.end.to_vec())))
+        Ok(tombstones.as_ref().and_then(|t| t.fragment(key)))
     }
 }
 
@@ -310,21 +307,16 @@ impl RunSource {
         self.has_tombstones
     }
 
-    fn covering(&self, key: &[u8]) -> Result<Option<(Seq, Vec<u8>)>> {
+    fn covering(&self, key: &[u8]) -> Result<Option<Fragment<'_>>> {
         let Some(r) = self.cursor.run().find(key) else { return Ok(None) };
         if !r.extent.meta.has_tombstones {
             return Ok(None);
         }
         let t = r.extent.tombstones()?;
-        Ok(cover(t, key, self.snapshot).map(|(s, end)| {
-            // Beyond the reference's bound another extent answers.
-            let end = if *end > *r.hi { r.hi.to_vec() } else { end.to_vec() };
-            (s, end)
-        }))
+        let Some(f) = t.next_covered(key).filter(|f| *f.start <= *key) else { return Ok(None) };
+        let seq = f.newest(self.snapshot);
+        // Beyond the reference's bounds other extents answer.
+        let (start, end) = (f.start.as_slice().max(&r.lo), f.end.as_slice().min(&r.hi));
+        Ok((seq > 0).then_some(Fragment { start, end, seq }))
     }
-}
-
-fn cover<'a>(t: &'a RangeTombstones, key: &[u8], snapshot: Seq) -> Option<(Seq, &'a [u8])> {
-    let f = t.next_covered(key).filter(|f| *f.start <= *key)?;
-    f.seqs.iter().find(|&&s| s <= snapshot).map(|&s| (s, &*f.end))
 }

@@ -49,6 +49,7 @@ use pictures::Pictures;
 use tree::Maker;
 
 pub(crate) use pictures::{Needed, Picture, outdated};
+pub(crate) use tree::Fragment;
 
 /// Pictures that are kept without asking whether anybody needs them.
 const FEW: usize = 8;
