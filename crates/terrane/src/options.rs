@@ -209,7 +209,7 @@ impl Options {
 
     /// A memtable freezes at this many bytes.
     pub(crate) fn memtable_freeze_bytes(&self) -> usize {
-        self.memtable_bytes / 3
+        self.memtable_bytes / crate::compact::pick::MEMTABLES as usize
     }
 
     pub(crate) fn log_budget(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! Picking: which piece of the tree to merge next. A pure function of the version; it can be replayed.
 //!
-//! Five things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done if nothing else is:
+//! Six things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done if nothing else is:
 //! * *L0 runs* slow every read. Two are due, four are the limit. They are merged together into L1, piece by piece
 //!   along a cursor through the key space, so that L0 shrinks from the front while flushes add to it. They go at once if
 //!   they meet little of L1 (clustered keys, a small L1).
@@ -10,6 +10,8 @@
 //!   before all else.
 //! * *Dead space*: merges trim what straddles their edges, and an extent takes its space until nothing refers to it. One
 //!   that is mostly dead is rewritten where it is. That can wait for a rest, until a fifth of the data is dead.
+//! * *Superseded records*: what lies above the largest level may all be newer versions of what is in it. When nothing else
+//!   is to do and that is more than a tenth, it goes down.
 //!
 //! Level targets follow the data: L1 is at most 1/11 of it or four times the memtable budget, whichever is more; when
 //! 1/111 of the data would still be more than that, a further level appears, and so on: write amplification grows with
@@ -38,6 +40,15 @@ const MAX_LEVELS: usize = 7;
 const MIN_DELETES: u64 = 512;
 /// How much heat weighs against overlap when choosing who leaves a level.
 const HEAT_WEIGHT: f64 = 4.0;
+/// Urgency of an L0 that is due.
+const L0_URGENCY: f64 = 3.0;
+/// Urgency of a level that is twice its target, less 1. With a fifth more than its target it is as urgent as L0: from there
+/// on the two take turns piece by piece, so that L0 shrinks evenly and what it gives to L1 is passed on.
+const SIZE_WEIGHT: f64 = 10.0;
+/// Memtables that fit the budget of all.
+pub(crate) const MEMTABLES: u64 = 3;
+/// What may lie in other levels than the largest, as a share of that, before it goes down in a rest.
+const RESTING: f64 = 0.1;
 /// The share of live data at which dead space is due; below it is reclaimed in a rest.
 const DEAD_DUE: f64 = 0.2;
 /// A smaller share than this is left alone, and so is less than a 16th of a piece.
@@ -56,6 +67,7 @@ pub(crate) enum Reason {
     Size,
     Deletes,
     Space,
+    Rest,
 }
 
 /// A piece to merge: `range` of level `from` (0: all L0 runs) and of level `to`.
@@ -132,22 +144,20 @@ pub(crate) fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Optio
 
 /// The most urgent piece, if any is due.
 pub(crate) fn pick(p: &Picture<'_>) -> Option<Pick> {
-    [pick_deletes(p), pick_l0(p), pick_size(p), pick_space(p)]
+    [pick_deletes(p), pick_l0(p), pick_size(p), pick_space(p), pick_rest(p)]
         .into_iter()
         .flatten()
         .max_by(|a, b| a.urgency.total_cmp(&b.urgency))
 }
 
-/// How full the tree is of work: 1 = at the limit where writers must not be faster than merges.
-pub(crate) fn pressure(version: &Version, memtable_bytes: u64) -> f64 {
-    let runs = version.l0.len() as f64 / MAX_L0_RUNS as f64;
+/// What levels have beyond their targets, as a share of what they may have: 1 = writers must not be faster than merges.
+pub(crate) fn debt(version: &Version, memtable_bytes: u64) -> f64 {
     let total: u64 = version.levels.iter().map(|r| r.bytes()).sum();
     let targets = targets(total, memtable_bytes);
-    let debt: u64 =
-        version.levels.iter().zip(&targets).map(|(run, &target)| run.bytes().saturating_sub(target)).sum();
-    // Debt presses when it reaches twice what may be in L1 anyway.
-    let debt = debt as f64 / (2.0 * targets[0] as f64);
-    (runs * 0.9).max(debt.min(1.0))
+    let over = |(run, target): (&Arc<Run>, &u64)| run.bytes().saturating_sub(*target);
+    let debt: u64 = version.levels.iter().zip(&targets).map(over).sum();
+    // It presses when it reaches twice what may be in L1 anyway.
+    debt as f64 / (2.0 * targets[0] as f64)
 }
 
 fn bytes(refs: &[Arc<ExtentRef>]) -> u64 {
@@ -173,25 +183,30 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
         return None;
     }
     let urgency = match runs.len() {
-        n @ 1 => {
+        1 => {
             let spans: Vec<_> = runs.iter().filter_map(|r| span(r)).collect();
             let lo = spans.iter().map(|s| s.0).min()?;
             let hi = spans.iter().map(|s| s.1).max()?;
             let meets = bytes(overlapping(level(p.version, 1), lo, Some(hi)));
             let own: u64 = runs.iter().map(|r| r.bytes()).sum();
             // Straight down if that rewrites little more than itself.
-            if meets * 3 <= own * 4 { n as f64 } else { 0.0 }
+            if meets * 3 <= own * 4 { 1.0 } else { 0.0 }
         }
-        // From two on, so that two more can come while a pass through L1 is under way: flushes go on instead of coming in
-        // bursts at the end of each pass.
-        n => n as f64 - 1.0,
+        // From two on, so that two more can come while a pass through L1 is under way. It does not grow with what is left of
+        // them: else L0 would be neglected when a pass nears its end, just before it makes room.
+        _ => L0_URGENCY,
     };
     if urgency < 1.0 {
         return None;
     }
+    next_of_pass(p, urgency)
+}
+
+/// The next piece of the pass of L0 through L1.
+fn next_of_pass(p: &Picture<'_>, urgency: f64) -> Option<Pick> {
     let start = p.cursors.l0.clone().unwrap_or_default();
     let range = open_l0_piece(p, &start).or_else(|| open_l0_piece(p, &[]))?;
-    if p.busy.is_busy(1, &range.lo, range.hi.as_deref()) {
+    if p.busy.level_is_busy(0) || p.busy.is_busy(1, &range.lo, range.hi.as_deref()) {
         return None;
     }
     Some(Pick { from: 0, to: 1, range, reason: Reason::L0, urgency })
@@ -253,7 +268,7 @@ fn pick_size(p: &Picture<'_>) -> Option<Pick> {
     let targets = targets(sizes.iter().sum(), p.memtable_bytes);
     let mut best: Option<Pick> = None;
     for (i, (&size, &target)) in sizes.iter().zip(&targets).enumerate() {
-        let urgency = 1.0 + (size as f64 / target as f64 - 1.0) * 3.0;
+        let urgency = 1.0 + (size as f64 / target as f64 - 1.0) * SIZE_WEIGHT;
         if urgency <= 1.0 || best.as_ref().is_some_and(|b| b.urgency >= urgency) {
             continue;
         }
@@ -323,7 +338,7 @@ fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
         let hi = r.hi.to_vec();
         if !p.busy.is_busy(1, &r.lo, Some(&hi)) {
             let range = capped(level(p.version, 1), &r.lo, &hi, p.piece_bytes);
-            return Some(Pick { from: 0, to: 1, range, reason: Reason::Deletes, urgency: 2.5 });
+            return Some(Pick { from: 0, to: 1, range, reason: Reason::Deletes, urgency: 4.5 });
         }
     }
     for (i, run) in p.version.levels.iter().enumerate() {
@@ -338,7 +353,7 @@ fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
             let free = !p.busy.is_busy(from, &r.lo, Some(&r.hi)) && !p.busy.is_busy(to, &r.lo, Some(&r.hi));
             if useful && free {
                 let range = capped(level(p.version, to), &r.lo, &r.hi, p.piece_bytes);
-                return Some(Pick { from, to, range, reason: Reason::Deletes, urgency: 2.2 });
+                return Some(Pick { from, to, range, reason: Reason::Deletes, urgency: 4.2 });
             }
         }
     }
@@ -354,7 +369,7 @@ fn pick_space(p: &Picture<'_>) -> Option<Pick> {
     if share < DEAD_NOTED || dead.bytes() < p.piece_bytes / 16 {
         return None;
     }
-    let urgency = if share < DEAD_DUE { share / DEAD_DUE } else { 1.0 + (share - DEAD_DUE) * 10.0 };
+    let urgency = if share < DEAD_DUE { share / DEAD_DUE } else { 1.0 + (share - DEAD_DUE) * 20.0 };
     // Half dead is worth it at any time; a quarter where there is much.
     let denominator = if share < DEAD_DUE { 2 } else { 4 };
     let free = |level: u8, r: &ExtentRef| !p.busy.is_busy(level, &r.lo, Some(&r.hi));
@@ -382,6 +397,25 @@ fn pick_space(p: &Picture<'_>) -> Option<Pick> {
     }
     let range = KeyRange { lo: first.lo.to_vec(), hi: Some(hi) };
     Some(Pick { from, to: from, range, reason: Reason::Space, urgency })
+}
+
+/// The upper levels, where they may hold much that supersedes what is below: the data then takes up to
+/// `1 + RESTING` times its space.
+fn pick_rest(p: &Picture<'_>) -> Option<Pick> {
+    let l0: u64 = p.version.l0.iter().map(|r| r.bytes()).sum();
+    let levels: Vec<u64> = p.version.levels.iter().map(|r| r.bytes()).collect();
+    let (all, largest) = (l0 + levels.iter().sum::<u64>(), *levels.iter().max()?);
+    if (all - largest) as f64 <= largest as f64 * RESTING {
+        return None;
+    }
+    if l0 as f64 > largest as f64 * RESTING / 2.0 {
+        return next_of_pass(p, 0.2);
+    }
+    // The shallowest one that has anything; from the last one nothing leaves.
+    let at = levels.iter().position(|b| *b > 0).filter(|at| at + 1 < levels.len())?;
+    let from = at as u8 + 1;
+    let range = leaving(p, from, levels[at])?;
+    Some(Pick { from, to: from + 1, range, reason: Reason::Rest, urgency: 0.1 })
 }
 
 #[cfg(test)]

@@ -26,11 +26,11 @@ use terrane_media::Signal;
 use crate::compact::busy::KeyRange;
 use crate::compact::dead::Dead;
 use crate::compact::inputs::{self, BlockOf, Input};
-use crate::compact::pick::Pick;
+use crate::compact::pick::{Pick, Reason};
 use crate::compact::plan::{self, MoveRules, Stretch};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
-use crate::levels::{Extent, ExtentRef, RefKey, RunWriter, VersionEdit, WrittenRun};
+use crate::levels::{Extent, ExtentRef, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun};
 use crate::options::{Compression, SubtableOptions};
 use crate::read::blocks::{Part, load};
 
@@ -181,6 +181,11 @@ impl Engine {
             edit.added.push((pick.to, 0, ExtentRef::whole(extent)));
         }
         let applied = version.apply(&edit)?;
+        let progress = progress_of_pass(&version, &applied.version, inputs);
+        let sunk = match pick.from {
+            0 => 0,
+            from => level_bytes(&version, from).saturating_sub(level_bytes(&applied.version, from)),
+        };
         let mut edits = edit.to_edits(table.id);
         edits.extend(out.dropped_values.iter().map(|&id| Edit::RemoveValue { subtable: table.id, id }));
         let values = self.values_of(table.id, Some(&out.dropped_values));
@@ -195,6 +200,12 @@ impl Engine {
         version.retire(&next, applied.obsolete, values);
         drop(edit_guard);
         table.readers.strip();
+        let now = self.media.now();
+        match pick.reason {
+            Reason::L0 => table.passes.lock().done(progress, now),
+            Reason::Size => table.sinking.lock().done(sunk as f64, now),
+            _ => {}
+        }
         Ok(())
     }
 
@@ -207,6 +218,19 @@ impl Engine {
         let file = self.space.file(meta.file)?;
         Ok(Extent::new(meta.clone(), file, table.name.clone(), self.reclaimer.clone()))
     }
+}
+
+/// Which share of a pass through L0 a piece was: what it took from the runs that it merged, of what they were when they
+/// came.
+fn progress_of_pass(before: &Version, after: &Version, inputs: &[Input]) -> f64 {
+    let merged = |run: &&Arc<Run>| inputs.iter().any(|i| i.level == 0 && i.run == run.id);
+    let bytes = |version: &Version| version.l0.iter().filter(merged).map(|r| r.bytes()).sum::<u64>();
+    let births: u64 = before.l0.iter().filter(merged).map(|r| r.birth_bytes()).sum();
+    bytes(before).saturating_sub(bytes(after)) as f64 / births.max(1) as f64
+}
+
+fn level_bytes(version: &Version, level: u8) -> u64 {
+    version.levels.get(level as usize - 1).map_or(0, |r| r.bytes())
 }
 
 impl Context<'_> {

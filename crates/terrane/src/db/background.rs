@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_media::Pool;
 
-use crate::compact::pick::{self, Pick, Picture};
+use crate::compact::pick::{self, Pick, Picture, Reason};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 
@@ -158,8 +158,14 @@ impl Engine {
         }
         let ticket = busy.enter(chosen.from..=chosen.to, chosen.range.clone());
         drop(busy);
-        if chosen.from == 0 && chosen.reason == pick::Reason::L0 {
-            table.cursors.lock().l0 = chosen.range.hi.clone();
+        let now = self.media.now();
+        match chosen.reason {
+            Reason::L0 => {
+                table.cursors.lock().l0 = chosen.range.hi.clone();
+                table.passes.lock().begin(now);
+            }
+            Reason::Size => table.sinking.lock().begin(now),
+            _ => {}
         }
         Some((table, chosen, ticket))
     }
@@ -184,21 +190,6 @@ impl Engine {
     pub(crate) fn oldest_snapshot(&self) -> u64 {
         let published = self.visible();
         self.snapshots.collect(published).first().copied().unwrap_or(published)
-    }
-
-    /// Tells the pacer how pressed the engine is.
-    pub(crate) fn update_pressure(&self) {
-        let mut pressure = 0.0f64;
-        // What cannot be written out is no reason to slow others down: it refuses its own writers.
-        for table in self.tables.load().all().filter(|t| t.standstill().is_none()) {
-            let state = table.state();
-            let waiting = state.memtables.len() > 1;
-            let levels = pick::pressure(&state.version, self.options.memtable_bytes as u64);
-            // A full L0 only matters to writers when a memtable waits for its place.
-            let levels = if waiting { levels } else { levels.min(0.7) };
-            pressure = pressure.max(levels);
-        }
-        self.pacer.set_levels(pressure);
     }
 
     /// Has the log let go of what no memtable needs, unless that is under way.
@@ -245,7 +236,7 @@ impl Engine {
                     break;
                 };
                 let hi = range.hi.clone();
-                let pick = Pick { from, to: from + 1, range, reason: pick::Reason::Size, urgency: 1.0 };
+                let pick = Pick { from, to: from + 1, range, reason: Reason::Size, urgency: 1.0 };
                 let ticket = table.busy.lock().enter(from..=from + 1, pick.range.clone());
                 let done = self.compact_piece(table, &pick);
                 table.busy.lock().leave(ticket);

@@ -48,6 +48,7 @@ impl Engine {
             self.schedule_compactions();
             return Ok(false);
         }
+        let began = self.media.now();
         let end = memtable.end().unwrap_or_default();
         self.sync_log(end)?;
         // Published first, snapshots after: see `db::snapshot`.
@@ -95,7 +96,11 @@ impl Engine {
         self.log.release_before(needed)?;
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(bytes);
-        self.pacer.drained(memtable.bytes() as u64, memtable.frozen_at(), self.media.now());
+        let size = memtable.bytes() as u64;
+        self.pacer.flushed(size, self.media.now().saturating_sub(began));
+        // Only this job writes it: one flush per subtable runs at a time.
+        let before = table.flushed_bytes.load(Ordering::Relaxed);
+        table.flushed_bytes.store((before + size) / 2, Ordering::Relaxed);
         drop(memtable);
         self.update_pressure();
         self.progress.notify_all();

@@ -53,7 +53,7 @@ impl Engine {
                 debug_assert_eq!(boundary.epoch, generation);
                 self.generation.store(boundary.epoch, Ordering::Release);
                 let end: Lsn = boundary.pos * 8;
-                old.freeze(end, self.media.now());
+                old.freeze(end);
                 self.next_boundary.fetch_min(end, Ordering::SeqCst);
                 if self.settled() >= end {
                     self.boundary_passed();

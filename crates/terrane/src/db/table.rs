@@ -18,6 +18,7 @@ use terrane_base::{Current, Epoch, Error, ErrorKind, Lsn, Result, SubtableId};
 
 use crate::compact::busy::BusyRanges;
 use crate::compact::pick::{Cursors, MAX_L0_RUNS, RESCUE_RUNS};
+use crate::db::pacing::meter::Meter;
 use crate::db::trouble::Trouble;
 use crate::levels::Version;
 use crate::memtable::Memtable;
@@ -80,6 +81,12 @@ pub(crate) struct Table {
     pub(crate) cursors: Mutex<Cursors>,
     /// Why its background work stands still, if it does.
     pub(crate) trouble: Trouble,
+    /// Bytes of the memtables that were written out lately, smoothed.
+    pub(crate) flushed_bytes: AtomicU64,
+    /// Passes of L0 through L1 per second, while there is one to make.
+    pub(crate) passes: Mutex<Meter>,
+    /// Bytes per second that leave levels above their target, while there is such a level.
+    pub(crate) sinking: Mutex<Meter>,
 }
 
 impl Table {
@@ -108,6 +115,9 @@ impl Table {
             busy: Mutex::default(),
             cursors: Mutex::default(),
             trouble: Trouble::default(),
+            flushed_bytes: AtomicU64::new(0),
+            passes: Mutex::default(),
+            sinking: Mutex::default(),
         }
     }
 

@@ -12,7 +12,6 @@
 //! Any number of writers and readers. Records become visible to a snapshot by their sequence, not by being inserted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use terrane_base::{Lsn, MemoryBudget, Result, Seq};
@@ -33,8 +32,6 @@ pub(crate) struct Memtable {
     first_record: AtomicU64,
     /// First LSN that is *not* in this memtable; `u64::MAX` while active.
     end: AtomicU64,
-    /// When it was frozen, nanoseconds of the machine's clock.
-    frozen_at: AtomicU64,
     /// Deletions among the records.
     deletes: AtomicU64,
     /// Large values that records of this memtable refer to.
@@ -62,7 +59,6 @@ impl Memtable {
             generation,
             first_record: AtomicU64::new(u64::MAX),
             end: AtomicU64::new(u64::MAX),
-            frozen_at: AtomicU64::new(0),
             deletes: AtomicU64::new(0),
             values: Mutex::new(Vec::new()),
         }
@@ -108,14 +104,8 @@ impl Memtable {
     }
 
     /// Fixes the end: nothing at or above `boundary` will be inserted.
-    pub(crate) fn freeze(&self, boundary: Lsn, now: Duration) {
-        self.frozen_at.store(now.as_nanos() as u64, Ordering::Relaxed);
+    pub(crate) fn freeze(&self, boundary: Lsn) {
         self.end.store(boundary, Ordering::Release);
-    }
-
-    /// When it was frozen.
-    pub(crate) fn frozen_at(&self) -> Duration {
-        Duration::from_nanos(self.frozen_at.load(Ordering::Relaxed))
     }
 
     /// The boundary, once frozen.

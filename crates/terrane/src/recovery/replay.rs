@@ -101,9 +101,7 @@ pub(crate) fn replay(
         return Err(e);
     }
     let log = recovered.map_err(|e| match e.kind() {
-        ErrorKind::Corruption => {
-            e.with_hint("restore the named file, or all of the database, from a backup")
-        }
+        ErrorKind::Corruption => e.with_hint("restore the named file, or all of the database, from a backup"),
         _ => e,
     })?;
     let mut values = std::mem::take(&mut *shared.values.lock());

@@ -42,8 +42,9 @@ fn version(parts: impl IntoIterator<Item = (u8, u64, ExtentRef)>) -> Version {
 
 fn with<T>(version: &Version, busy: &BusyRanges, f: impl FnOnce(&Picture<'_>) -> T) -> T {
     let cursors = Cursors::default();
-    let (memtable_bytes, piece_bytes, oldest_snapshot) = (250, 2000, 0);
-    f(&Picture { version, busy, cursors: &cursors, memtable_bytes, piece_bytes, oldest_snapshot })
+    let (memtable_bytes, piece_bytes) = (250, 2000);
+    let cursors = &cursors;
+    f(&Picture { version, busy, cursors, memtable_bytes, piece_bytes, oldest_snapshot: 0 })
 }
 
 #[test]
@@ -53,11 +54,11 @@ fn slivers_are_charged_for_what_they_show() {
     let idle = BusyRanges::default();
     assert_eq!(targets(1000, 250)[0], 1000);
     assert!(with(&v, &idle, pick_size).is_none());
-    assert_eq!(pressure(&v, 250), 0.0);
+    assert_eq!(debt(&v, 250), 0.0);
     // Whole they are nine times too much.
     let v = version((0..10).map(|i| (1, 0, part(i, &format!("a{i}"), &format!("a{i}5"), 1000))));
     assert_eq!(with(&v, &idle, pick_size).unwrap().reason, Reason::Size);
-    assert_eq!(pressure(&v, 250), 1.0);
+    assert_eq!(debt(&v, 250), 4.5);
 }
 
 /// 50 whole extents in L2, and in L1 two neighbours that show `shown` bytes each.
@@ -111,4 +112,22 @@ fn a_mostly_dead_extent_is_not_moved_but_rewritten() {
     let rules = MoveRules { compressed_below: false, bottom: true, in_place: false, dead: &dead };
     let out = stretches(&[vec![sliver, rest], vec![]], rules);
     assert!(matches!(out[..], [Stretch::Merge { .. }, Stretch::Move { .. }]), "{out:?}");
+}
+
+#[test]
+fn in_a_rest_what_may_be_superseded_goes_down_until_it_is_a_tenth() {
+    let idle = BusyRanges::default();
+    let below = |n: u64| (0..n).map(|i| (2, 0, part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000)));
+    let above =
+        |n: u64| (0..n).map(|i| (1, 0, part(100 + i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000)));
+    let picked = |v: &Version| with(v, &idle, pick);
+    // L1 may have 1000 by its target, but that is as much as L2 has.
+    let all = picked(&version(below(1).chain(above(1)))).unwrap();
+    assert_eq!((all.reason, all.from, all.to), (Reason::Rest, 1, 2));
+    assert!(all.urgency < 0.5);
+    assert!(picked(&version(below(10).chain(above(1)))).is_none(), "a tenth may stay");
+    assert!(picked(&version(above(1))).is_none(), "there is nothing below");
+    let run = |id, lo: &str| (0, 7, part(id, lo, &format!("{lo}5"), 1000));
+    let l0 = picked(&version(below(8).chain([run(90, "a01")]))).unwrap();
+    assert_eq!((l0.reason, l0.from), (Reason::L0, 0));
 }

@@ -24,6 +24,8 @@ pub(crate) struct Run {
     /// [`head`] of each lower bound.
     heads: Vec<u64>,
     totals: Totals,
+    /// What [`Run::bytes`] was when the run came to be, or was opened.
+    birth: u64,
     /// Places of the parts that are not whole extents.
     trimmed: Vec<u32>,
 }
@@ -65,7 +67,7 @@ impl Run {
         let heads = refs.iter().map(|r| head(&r.lo, shared)).collect();
         let totals = Totals::of(&refs);
         let trimmed = (0..).zip(&refs).filter(|(_, r)| r.is_trimmed()).map(|(at, _)| at).collect();
-        Ok(Run { id, refs, shared, heads, totals, trimmed })
+        Ok(Run { id, refs, shared, heads, totals, birth: totals.bytes, trimmed })
     }
 
     /// The parts in key order.
@@ -131,6 +133,17 @@ impl Run {
     /// Stored bytes of the blocks that the parts show.
     pub(crate) fn bytes(&self) -> u64 {
         self.totals.bytes
+    }
+
+    /// This run, as what became of `before`.
+    pub(crate) fn after(mut self, before: &Run) -> Self {
+        self.birth = self.birth.max(before.birth);
+        self
+    }
+
+    /// What [`Run::bytes`] was when the run came to be, or was opened. Pieces take away from it.
+    pub(crate) fn birth_bytes(&self) -> u64 {
+        self.birth
     }
 
     /// Records of those blocks.

@@ -191,6 +191,6 @@ impl Changes<'_> {
                 key.extent
             )));
         }
-        Run::new(run.id, refs)
+        Ok(Run::new(run.id, refs)?.after(run))
     }
 }
