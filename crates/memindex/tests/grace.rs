@@ -6,7 +6,7 @@
 use terrane_base::MemoryBudget;
 use terrane_memindex::{IndexKind, MemIndex};
 
-const ROUNDS: u32 = 4000;
+const ROUNDS: u32 = 40_000;
 
 /// Adds nodes that outgrow two smaller ones each, from round `from` on; gives what the index grew by.
 fn fill(index: &MemIndex, from: u32) -> usize {
