@@ -6,20 +6,17 @@
 //! the newest state and seeks to the entry that it remembers.
 //!
 //! # Concurrency
-//! Taking and putting back is one swap each, and nobody waits. A scan of a replaced state never stays in a seat: the one who
-//! replaces the state first tells so (`Table::epoch`) and then empties the seats; the cursor first puts its scan back and
-//! then looks whether its state was replaced. Both sides swap the same word, and a swap that finds nothing writes all the
-//! same: so either the replacer comes second and takes the scan, or the cursor comes second and has read what the replacer
-//! wrote, hence sees the new epoch.
+//! Taking and putting back is one swap each, and nobody waits. A scan of a replaced state never stays in a seat: whoever
+//! replaces the state first tells so (`Table::epoch`) and then empties the seats; the cursor first puts its scan back and then
+//! looks whether its state was replaced. Why that is enough: `terrane_base::seat`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
-use crossbeam_utils::atomic::AtomicCell;
 use parking_lot::Mutex;
 use terrane_base::metrics::stripe;
+use terrane_base::seat::Seat;
 use terrane_base::{Result, Seq};
 
 use crate::db::engine::Engine;
@@ -70,25 +67,19 @@ impl Scan {
     }
 }
 
-/// Where a scan lies between two calls; see the module's head.
-#[derive(Default)]
-struct Seat {
-    /// A word: swapped without a lock.
-    scan: AtomicCell<Option<Box<Scan>>>,
+/// A cursor as its subtable knows it.
+#[derive(Debug, Default)]
+struct Reader {
+    /// Where its scan lies between two calls.
+    seat: Seat<Scan>,
     /// Place in the shard; changed under its lock only.
     at: AtomicUsize,
-}
-
-impl fmt::Debug for Seat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").finish_non_exhaustive()
-    }
 }
 
 /// The cursors of a subtable, by their seats. Spread over shards by thread.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    shards: [CachePadded<Mutex<Vec<Arc<Seat>>>>; SHARDS],
+    shards: [CachePadded<Mutex<Vec<Arc<Reader>>>>; SHARDS],
 }
 
 impl Readers {
@@ -96,7 +87,7 @@ impl Readers {
     /// replaced. To be called without locks: it may free memtables and queue space.
     pub(crate) fn strip(&self) {
         for shard in &self.shards {
-            let scans: Vec<_> = shard.lock().iter().filter_map(|seat| seat.scan.take()).collect();
+            let scans: Vec<_> = shard.lock().iter().filter_map(|r| r.seat.take()).collect();
             drop(scans);
         }
     }
@@ -111,7 +102,7 @@ impl Readers {
 #[derive(Debug)]
 pub(crate) struct Seated {
     table: Arc<Table>,
-    seat: Arc<Seat>,
+    reader: Arc<Reader>,
     shard: usize,
 }
 
@@ -119,41 +110,37 @@ impl Seated {
     /// A seat among the readers of `table`.
     pub(crate) fn new(table: Arc<Table>) -> Self {
         let shard = stripe() % SHARDS;
-        let seat = Arc::new(Seat::default());
-        let mut seats = table.readers.shards[shard].lock();
-        seat.at.store(seats.len(), Ordering::Relaxed);
-        seats.push(seat.clone());
-        drop(seats);
-        Seated { table, seat, shard }
+        let reader = Arc::new(Reader::default());
+        let mut readers = table.readers.shards[shard].lock();
+        reader.at.store(readers.len(), Ordering::Relaxed);
+        readers.push(reader.clone());
+        drop(readers);
+        Seated { table, reader, shard }
     }
 
     /// The scan, if nobody has taken it.
     #[inline]
     pub(crate) fn take(&self) -> Option<Box<Scan>> {
-        self.seat.scan.take()
+        self.reader.seat.take()
     }
 
     /// Leaves the scan until the next call, unless its state was replaced meanwhile.
     #[inline]
     pub(crate) fn put(&self, scan: Box<Scan>) {
         let epoch = scan.epoch();
-        let before = self.seat.scan.swap(Some(scan));
-        debug_assert!(before.is_none(), "only the cursor puts a scan here");
-        if self.table.epoch() > epoch {
-            drop(self.take());
-        }
+        self.reader.seat.put(scan, || self.table.epoch() > epoch);
     }
 }
 
 impl Drop for Seated {
     fn drop(&mut self) {
-        let mut seats = self.table.readers.shards[self.shard].lock();
-        let at = self.seat.at.load(Ordering::Relaxed);
-        seats.swap_remove(at);
-        if let Some(moved) = seats.get(at) {
+        let mut readers = self.table.readers.shards[self.shard].lock();
+        let at = self.reader.at.load(Ordering::Relaxed);
+        readers.swap_remove(at);
+        if let Some(moved) = readers.get(at) {
             moved.at.store(at, Ordering::Relaxed);
         }
-        drop(seats);
+        drop(readers);
         self.table.reader_left();
     }
 }
@@ -185,11 +172,6 @@ mod tests {
     fn replace(table: &Table) {
         table.install_version(version(), None);
         table.readers.strip();
-    }
-
-    #[test]
-    fn a_seat_needs_no_lock() {
-        assert!(AtomicCell::<Option<Box<Scan>>>::is_lock_free());
     }
 
     #[test]
