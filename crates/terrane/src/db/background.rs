@@ -70,7 +70,7 @@ impl Engine {
         }
         table.flushing.store(false, Ordering::Release);
         // One may have become complete between the last look and the flag.
-        let failed = table.trouble.given_up(false).is_some();
+        let failed = table.given_up().is_some();
         if !failed && self.flushable(table).is_some() && table.has_l0_room() {
             self.schedule_flush(table);
         }
@@ -266,7 +266,7 @@ impl Engine {
             if table.is_dropped() || table.frozen().is_empty() {
                 return true;
             }
-            failed = table.trouble.given_up(!table.has_l0_room());
+            failed = table.given_up();
             if failed.is_some() {
                 return true;
             }

@@ -48,9 +48,9 @@ impl Engine {
     /// Why writers of `table` are refused, if they are.
     fn refusal(&self, table: &Table) -> Option<Error> {
         let e = table.standstill()?;
-        let refused = table.trouble.bars_l0() || self.stuck_bytes() * 2 >= self.memory.limit();
+        let refused = table.damage_bars_l0() || self.stuck_bytes() * 2 >= self.memory.limit();
         refused.then(|| {
-            let lasting = table.trouble.bars_l0();
+            let lasting = table.damage_bars_l0();
             let until = if lasting { "until that is mended, or drop the subtable" } else { "until that works again" };
             e.context(format!(
                 "the subtable takes no writes {until} (reads and other subtables go on), for what it holds cannot be \
@@ -72,7 +72,7 @@ impl Engine {
             }
         }
         let Some(e) = self.refusal(table) else { return Ok(()) };
-        if table.trouble.bars_l0() && !table.state().active().is_empty() {
+        if table.damage_bars_l0() && !table.state().active().is_empty() {
             // L0 takes some more for this: in memory it would keep the log from being released.
             self.freeze_active(table);
         }

@@ -16,11 +16,11 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrane_base::{Current, Epoch, Error, ErrorKind, Lsn, Result, SubtableId};
 
-use crate::compact::busy::BusyRanges;
+use crate::compact::busy::{BusyRanges, KeyRange};
 use crate::compact::pick::{Cursors, MAX_L0_RUNS, RESCUE_RUNS};
 use crate::db::pacing::meter::Meter;
 use crate::db::trouble::Trouble;
-use crate::levels::Version;
+use crate::levels::{Run, Version};
 use crate::memtable::Memtable;
 use crate::options::SubtableOptions;
 use crate::read::scan::Readers;
@@ -206,7 +206,19 @@ impl Table {
     /// Whether a further L0 run is allowed.
     pub(crate) fn has_l0_room(&self) -> bool {
         let runs = self.state().version.l0.len();
-        runs < MAX_L0_RUNS || (runs < MAX_L0_RUNS + RESCUE_RUNS && self.trouble.bars_l0())
+        runs < MAX_L0_RUNS || (runs < MAX_L0_RUNS + RESCUE_RUNS && self.damage_bars_l0())
+    }
+
+    /// Whether damage keeps L0 from being emptied.
+    pub(crate) fn damage_bars_l0(&self) -> bool {
+        self.trouble.bars_l0(|ranges| self.l0_is_stuck(ranges))
+    }
+
+    /// Whether as many runs of L0 as there may be meet one of these ranges.
+    fn l0_is_stuck(&self, ranges: &[&KeyRange]) -> bool {
+        let state = self.state();
+        let meets = |run: &Run| ranges.iter().any(|r| !run.overlapping(&r.lo, r.hi.as_deref()).is_empty());
+        state.version.l0.iter().filter(|run| meets(run)).count() >= MAX_L0_RUNS
     }
 
     /// Why nothing more of this subtable can be written out, if so: a flush failed, or L0 is full and cannot be emptied.
@@ -214,7 +226,16 @@ impl Table {
         if !self.trouble.any() {
             return None;
         }
-        self.trouble.standstill(self.state().version.l0.len() >= MAX_L0_RUNS)
+        let full = self.state().version.l0.len() >= MAX_L0_RUNS;
+        self.trouble.standstill(full, |ranges| self.l0_is_stuck(ranges))
+    }
+
+    /// Why nothing more can be written out, leaving out what is about to be tried again.
+    pub(crate) fn given_up(&self) -> Option<Error> {
+        if !self.trouble.any() {
+            return None;
+        }
+        self.trouble.given_up(!self.has_l0_room(), |ranges| self.l0_is_stuck(ranges))
     }
 
     /// Bytes in memtables.

@@ -44,6 +44,20 @@ struct Causes {
     met: Duration,
 }
 
+impl Causes {
+    /// The damage that keeps L0 from being emptied, among that which `counts`. What goes down from L0 ends in L1, so
+    /// either level's will do.
+    fn of_l0(
+        &self,
+        stuck: impl FnOnce(&[&KeyRange]) -> bool,
+        counts: impl Fn(&Damage) -> bool,
+    ) -> Option<&Error> {
+        let damage: Vec<&Damage> = self.damage.iter().filter(|d| d.from <= 1 && counts(d)).collect();
+        let ranges: Vec<&KeyRange> = damage.iter().map(|d| &d.range).collect();
+        (!ranges.is_empty() && stuck(&ranges)).then(|| &damage[0].error)
+    }
+}
+
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
@@ -137,23 +151,24 @@ impl Trouble {
         self.any() && self.causes.lock().compaction.is_some()
     }
 
-    /// Whether a piece of L0 is damaged, so that L0 cannot be emptied.
-    pub(crate) fn bars_l0(&self) -> bool {
-        self.any() && self.causes.lock().damage.iter().any(|d| d.from == 0)
+    /// Whether damage keeps L0 from being emptied: `stuck` says so of ranges in which L0 cannot go down.
+    pub(crate) fn bars_l0(&self, stuck: impl FnOnce(&[&KeyRange]) -> bool) -> bool {
+        self.any() && self.causes.lock().of_l0(stuck, |_| true).is_some()
     }
 
-    /// Why nothing can be written out if L0 is full (`l0_full`), or even if it is not.
-    pub(crate) fn standstill(&self, l0_full: bool) -> Option<Error> {
+    /// Why nothing can be written out: the last flush failed, damage keeps L0 from being emptied, or L0 is full (`full`) and
+    /// compactions wait for a change.
+    pub(crate) fn standstill(&self, full: bool, stuck: impl FnOnce(&[&KeyRange]) -> bool) -> Option<Error> {
         let c = self.causes.lock();
-        let damage = || c.damage.iter().find(|d| d.from == 0).map(|d| &d.error);
-        c.flush.as_ref().or_else(|| damage().or(c.compaction.as_ref()).filter(|_| l0_full)).cloned()
+        let compaction = || c.of_l0(stuck, |_| true).or(c.compaction.as_ref().filter(|_| full));
+        c.flush.as_ref().or_else(compaction).cloned()
     }
 
     /// As [`Trouble::standstill`], leaving out what is about to be tried again.
-    pub(crate) fn given_up(&self, l0_full: bool) -> Option<Error> {
+    pub(crate) fn given_up(&self, full: bool, stuck: impl FnOnce(&[&KeyRange]) -> bool) -> Option<Error> {
         let c = self.causes.lock();
-        let damage = || c.damage.iter().find(|d| d.from == 0 && d.barred.is_some()).map(|d| &d.error);
-        c.flush.as_ref().or_else(|| damage().or(c.compaction.as_ref()).filter(|_| l0_full)).cloned()
+        let damage = || c.of_l0(stuck, |d| d.barred.is_some()).or(c.compaction.as_ref());
+        c.flush.as_ref().or_else(|| damage().filter(|_| full)).cloned()
     }
 
     /// The first of all there is, for the eyes of people.
@@ -215,21 +230,28 @@ mod tests {
         let damaged = Error::corruption("a block");
         let piece = pick(0, "c", "f");
         compact(&t, &busy, &piece, Some(&damaged), 10);
-        assert!(t.bars_l0() && !t.pauses_compactions());
+        assert!(t.bars_l0(|_| true) && !t.pauses_compactions());
         assert!(busy.lock().is_busy(0, b"d", None) && !busy.lock().level_is_busy(0));
-        assert!(t.standstill(false).is_none() && t.standstill(true).is_some());
+        assert!(t.standstill(false, |_| false).is_none() && t.standstill(true, |_| true).is_some());
         // Others go on, and their success changes nothing here.
         compact(&t, &busy, &pick(0, "a", "c"), None, 10);
-        assert!(t.bars_l0() && busy.lock().is_busy(0, b"d", None));
+        assert!(t.bars_l0(|_| true) && busy.lock().is_busy(0, b"d", None));
         assert!(!t.lift(&busy, Duration::from_millis(10_999), false), "too early");
         assert!(t.lift(&busy, Duration::from_secs(11), false));
         assert!(!busy.lock().is_busy(0, b"d", None));
-        assert!(t.standstill(true).is_some() && t.given_up(true).is_none(), "writers wait for the outcome");
+        assert!(
+            t.standstill(true, |_| true).is_some() && t.given_up(true, |_| true).is_none(),
+            "writers wait for the outcome"
+        );
         compact(&t, &busy, &piece, Some(&damaged), 11);
-        assert!(t.given_up(true).is_some());
+        assert!(t.given_up(true, |_| true).is_some());
+        assert!(t.lift(&busy, Duration::from_secs(11), true));
+        // A piece of L1 on its way down bars L0 above it as well.
+        compact(&t, &busy, &pick(1, "d", "e"), Some(&damaged), 11);
+        assert!(t.bars_l0(|ranges| ranges[0].lo == b"d"));
         assert!(t.lift(&busy, Duration::from_secs(11), true));
         compact(&t, &busy, &piece, None, 11);
-        assert!(!t.any() && !t.bars_l0() && !busy.lock().is_busy(0, b"d", None));
+        assert!(!t.any() && !t.bars_l0(|_| true) && !busy.lock().is_busy(0, b"d", None));
     }
 
     #[test]
@@ -241,7 +263,7 @@ mod tests {
         t.flushed(None);
         assert!(!t.any());
         t.flushed(Some(&full));
-        assert_eq!(t.standstill(false).map(|e| e.kind()), Some(ErrorKind::OutOfSpace));
+        assert_eq!(t.standstill(false, |_| false).map(|e| e.kind()), Some(ErrorKind::OutOfSpace));
         assert!(t.lift(&busy, Duration::ZERO, false) && !t.any());
         assert!(!t.lift(&busy, Duration::ZERO, false));
     }
