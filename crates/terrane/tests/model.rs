@@ -127,7 +127,7 @@ fn delete_ranges(step: &mut Op, rng: &mut Rng) {
 fn history(seed: u64, ops: u64) -> Result<u64, String> {
     let err = |e: terrane::Error| e.to_string();
     let mut rng = Rng(seed);
-    let mut options = tiny();
+    let mut options = tiny().background_threads(1 + (seed / 4 % 4) as usize);
     if seed % 2 == 1 {
         options = options.row_cache_bytes(64 << 10);
     }

@@ -1,5 +1,7 @@
 //! The inputs of a piece: which parts of extents take part, and what blocks they consist of.
 
+use std::sync::Arc;
+
 use terrane_base::{MAX_SEQ, Result};
 use terrane_cache::Cache;
 use terrane_format::extent::{BlockHandle, Index, IndexCursor};
@@ -15,6 +17,9 @@ use crate::read::blocks::{Part, load};
 pub(crate) struct Input {
     pub(crate) level: u8,
     pub(crate) run: u64,
+    /// The parts as the run has them.
+    pub(crate) whole: Vec<Arc<ExtentRef>>,
+    /// The same, clipped.
     pub(crate) parts: Vec<ExtentRef>,
 }
 
@@ -22,11 +27,26 @@ pub(crate) struct Input {
 pub(crate) fn of_piece(version: &Version, pick: &Pick) -> Vec<Input> {
     let (lo, hi) = (&pick.range.lo[..], pick.range.hi.as_deref());
     let input = |level: u8, run: &Run| {
-        let parts = run.overlapping(lo, hi).iter().filter_map(|r| r.trim(lo, hi)).collect();
-        Input { level, run: run.id, parts }
+        let whole = run.overlapping(lo, hi).to_vec();
+        let parts = whole.iter().filter_map(|r| r.trim(lo, hi)).collect();
+        Input { level, run: run.id, whole, parts }
     };
     let takes_part = |level: u8| level == pick.from || level == pick.to;
     version.runs().filter(|(level, _)| takes_part(*level)).map(|(level, run)| input(level, run)).collect()
+}
+
+/// Whether `version` still has what a piece was made of, and nothing else there. (Further L0 runs lie on top of all that.)
+pub(crate) fn are_current(inputs: &[Input], version: &Version, pick: &Pick) -> bool {
+    let (lo, hi) = (&pick.range.lo[..], pick.range.hi.as_deref());
+    let now = |level: u8, id: u64| {
+        let run = version.runs().find(|(l, run)| (*l, run.id) == (level, id));
+        run.map_or(&[][..], |(_, run)| run.overlapping(lo, hi))
+    };
+    let target_is_new = !inputs.iter().any(|i| i.level == pick.to);
+    inputs.iter().all(|i| {
+        let now = now(i.level, i.run);
+        now.len() == i.whole.len() && now.iter().zip(&i.whole).all(|(a, b)| Arc::ptr_eq(a, b))
+    }) && (!target_is_new || now(pick.to, 0).is_empty())
 }
 
 /// Sets the size of a part that was trimmed, by its extent's index.
@@ -90,4 +110,40 @@ pub(crate) fn tombstones(ways: &[Vec<ExtentRef>], range: &KeyRange) -> Result<Ra
         sets.push(part.tombstones()?.clip(&range.lo, range.hi.as_deref()));
     }
     Ok(RangeTombstones::merge(&sets.iter().collect::<Vec<_>>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compact::pick::Reason;
+    use crate::levels::testkit::{extent, meta};
+    use crate::levels::{Reclaimer, RefKey, VersionEdit};
+
+    #[test]
+    fn inputs_that_somebody_else_changed_are_noticed() {
+        let r = Reclaimer::new(|| {});
+        let part = |id, lo, hi| ExtentRef::whole(extent(meta(id, lo, hi), &r));
+        let edited = |v: &Version, removed: Vec<RefKey>, added: Vec<(u8, u64, ExtentRef)>| {
+            v.apply(&VersionEdit { removed, added }).unwrap().version
+        };
+        let (above, below) = (part(1, "a", "m"), part(2, "k", "p"));
+        let v = Version::empty(r.clone());
+        let v = edited(&v, Vec::new(), vec![(0, 1, above.clone()), (1, 0, below.clone())]);
+        let range = KeyRange { lo: b"a".to_vec(), hi: Some(b"m".to_vec()) };
+        let mut pick = Pick { from: 0, to: 1, range, reason: Reason::L0, urgency: 1.0 };
+        let inputs = of_piece(&v, &pick);
+        assert!(are_current(&inputs, &v, &pick));
+        let on_top = edited(&v, Vec::new(), vec![(0, 2, part(3, "a", "z")), (1, 0, part(4, "x", "z"))]);
+        assert!(are_current(&inputs, &on_top, &pick), "a newer run of L0, and what lies beside");
+        let rest = below.trim(b"", Some(b"n")).unwrap();
+        let trimmed = edited(&v, vec![RefKey::of(1, 0, &below)], vec![(1, 0, rest)]);
+        assert!(!are_current(&inputs, &trimmed, &pick), "trimmed on its other side");
+        assert!(!are_current(&inputs, &edited(&v, Vec::new(), vec![(1, 0, part(5, "c", "d"))]), &pick));
+        assert!(!are_current(&inputs, &edited(&v, vec![RefKey::of(0, 1, &above)], Vec::new()), &pick));
+        // A level that was not there.
+        (pick.from, pick.to) = (1, 2);
+        let inputs = of_piece(&v, &pick);
+        assert!(are_current(&inputs, &v, &pick));
+        assert!(!are_current(&inputs, &edited(&v, Vec::new(), vec![(2, 0, part(6, "b", "c"))]), &pick));
+    }
 }

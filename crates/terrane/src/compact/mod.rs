@@ -6,6 +6,7 @@
 //! the shape of the tree, each is installed by itself, and space comes back as the work goes on.
 
 pub(crate) mod busy;
+pub(crate) mod claim;
 pub(crate) mod dead;
 pub(crate) mod inputs;
 pub(crate) mod pick;

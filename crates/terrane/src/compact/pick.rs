@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering;
 use terrane_base::Seq;
 
 use crate::compact::busy::{BusyRanges, KeyRange};
+use crate::compact::claim::Claim;
 use crate::compact::dead::Dead;
 use crate::levels::{ExtentRef, Run, Version};
 use crate::options::Options;
@@ -92,6 +93,13 @@ pub(crate) struct Picture<'a> {
     pub(crate) oldest_snapshot: Seq,
 }
 
+impl Picture<'_> {
+    /// Whether a merge of `[lo, hi)` of `from` into `to` touches nothing that somebody else works on.
+    fn is_free(&self, from: u8, to: u8, lo: &[u8], hi: Option<&[u8]>) -> bool {
+        self.busy.is_idle() || self.busy.admits(&Claim::of_merge(self.version, from, to, lo, hi))
+    }
+}
+
 /// Target sizes of L1, L2, ... in bytes for `total` bytes in all levels; the last one is unbounded.
 pub(crate) fn targets(total: u64, memtable_bytes: u64) -> Vec<u64> {
     let least = 4 * memtable_bytes;
@@ -116,8 +124,27 @@ pub(crate) fn targets(total: u64, memtable_bytes: u64) -> Vec<u64> {
     out
 }
 
-/// The piece of level `from` (0: all L0 runs) and the one below that begins at or after `lo`, for merging everything down.
-pub(crate) fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Option<KeyRange> {
+/// The pieces in which everything that is in level `from` now (0: all L0 runs) goes into the one below.
+pub(crate) fn pieces(version: &Version, from: u8, options: &Options) -> Vec<KeyRange> {
+    let mut out = Vec::new();
+    let mut lo = Vec::new();
+    while let Some(range) = next_piece(version, from, &lo, options) {
+        let hi = range.hi.clone();
+        out.push(range);
+        match hi {
+            Some(hi) => lo = hi,
+            None => break,
+        }
+    }
+    let ends = version.runs().filter(|(level, _)| *level == from).filter_map(|(_, run)| span(run));
+    if let Some(last) = out.last_mut() {
+        // What is put behind it meanwhile is none of its business.
+        last.hi = last.hi.take().or_else(|| ends.map(|(_, hi)| hi.to_vec()).max());
+    }
+    out
+}
+
+fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Option<KeyRange> {
     let (busy, cursors) = (BusyRanges::default(), Cursors::default());
     let p = Picture {
         version,
@@ -206,7 +233,7 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
 fn next_of_pass(p: &Picture<'_>, urgency: f64) -> Option<Pick> {
     let start = p.cursors.l0.clone().unwrap_or_default();
     let range = open_l0_piece(p, &start).or_else(|| open_l0_piece(p, &[]))?;
-    if p.busy.level_is_busy(0) || p.busy.is_busy(1, &range.lo, range.hi.as_deref()) {
+    if p.busy.level_is_busy(0) || !p.is_free(0, 1, &range.lo, range.hi.as_deref()) {
         return None;
     }
     Some(Pick { from: 0, to: 1, range, reason: Reason::L0, urgency })
@@ -298,8 +325,7 @@ fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
             j += 1;
         }
         let (lo, hi) = (&refs[i].lo, &refs[j - 1].hi);
-        let free = !p.busy.is_busy(from, lo, Some(hi)) && !p.busy.is_busy(from + 1, lo, Some(hi));
-        if free {
+        if p.is_free(from, from + 1, lo, Some(hi)) {
             let meets = bytes(overlapping(below, lo, Some(hi)));
             let heat = heat as f64 / (j - i) as f64 / f64::from(hottest);
             let score = meets as f64 / size.max(1) as f64 + HEAT_WEIGHT * heat;
@@ -336,7 +362,7 @@ fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
         && let Some(r) = p.version.l0.iter().flat_map(|run| run.refs()).find(|r| is_mostly_deletes(r))
     {
         let hi = r.hi.to_vec();
-        if !p.busy.is_busy(1, &r.lo, Some(&hi)) {
+        if p.is_free(0, 1, &r.lo, Some(&hi)) {
             let range = capped(level(p.version, 1), &r.lo, &hi, p.piece_bytes);
             return Some(Pick { from: 0, to: 1, range, reason: Reason::Deletes, urgency: 4.5 });
         }
@@ -350,8 +376,7 @@ fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
             let to = if deeper { from + 1 } else { from };
             // At the bottom a rewrite helps only if nothing holds the tombstones there.
             let useful = deeper || r.extent.meta.max_seq <= p.oldest_snapshot;
-            let free = !p.busy.is_busy(from, &r.lo, Some(&r.hi)) && !p.busy.is_busy(to, &r.lo, Some(&r.hi));
-            if useful && free {
+            if useful && p.is_free(from, to, &r.lo, Some(&r.hi)) {
                 let range = capped(level(p.version, to), &r.lo, &r.hi, p.piece_bytes);
                 return Some(Pick { from, to, range, reason: Reason::Deletes, urgency: 4.2 });
             }

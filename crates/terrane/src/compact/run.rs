@@ -2,7 +2,8 @@
 //!
 //! The builder walks the plan in key order, reads the blocks of each task, and keeps a bounded number of tasks in flight
 //! with the scheduler; their verified outputs are written in order. Inputs stay valid meanwhile because the job holds
-//! the version it started from, and because busy ranges keep other jobs away.
+//! the version that it was claimed in, and because claims keep other jobs away (see [`crate::compact::busy`]). The install
+//! looks all the same whether the version still has them: if not, the work is thrown away and nothing is changed.
 //!
 //! # After a crash
 //! Until the manifest edit is durable nothing refers to the new extents: the next opening finds their space free.
@@ -93,16 +94,20 @@ struct Merge<'a> {
 }
 
 impl Engine {
-    /// Merges one piece and installs the outcome.
+    /// Merges one piece of `version`, in which it was claimed, and installs the outcome. False if somebody else changed
+    /// the inputs meanwhile; nothing is changed then.
     ///
     /// # Errors
     /// Whatever reading, merging, writing or installing fails with; nothing is changed then.
-    pub(crate) fn compact_piece(self: &Arc<Self>, table: &Arc<Table>, pick: &Pick) -> Result<()> {
-        // The version alone: a Super would keep memtables in memory that are written out meanwhile.
-        let version = table.state().version.clone();
-        let inputs = inputs::of_piece(&version, pick);
+    pub(crate) fn compact_piece(
+        self: &Arc<Self>,
+        table: &Arc<Table>,
+        pick: &Pick,
+        version: &Version,
+    ) -> Result<bool> {
+        let inputs = inputs::of_piece(version, pick);
         if inputs.iter().all(|i| i.parts.is_empty()) {
-            return Ok(());
+            return Ok(true);
         }
         // Published first, snapshots after: see `db::snapshot`. The inputs were fixed before both.
         let published = self.visible();
@@ -112,7 +117,7 @@ impl Engine {
             let below = version.levels.iter().skip(pick.to as usize);
             below.into_iter().all(|run| run.overlapping(&range.lo, range.hi.as_deref()).is_empty())
         };
-        let dead = Dead::of(&version);
+        let dead = Dead::of(version);
         let rules = MoveRules {
             compressed_below: form.compression != Stored::None,
             bottom: is_bottom(&pick.range),
@@ -148,10 +153,13 @@ impl Engine {
         pick: &Pick,
         inputs: &[Input],
         out: Outcome,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let edit_guard = table.edit.lock();
         table.check_alive()?;
         let version = table.state().version.clone();
+        if !inputs::are_current(inputs, &version, pick) {
+            return Ok(false);
+        }
         let mut edit = VersionEdit::default();
         // Where nothing was done to what lies in the target level, it stays untouched, even if the piece ends within it.
         let stays = |way: usize, part: &ExtentRef| {
@@ -159,12 +167,8 @@ impl Engine {
             let same = |m: &ExtentRef| Arc::ptr_eq(&m.extent, &part.extent) && within(m);
             inputs[way].level == pick.to && out.moved.iter().any(|(w, m)| *w == way && same(m))
         };
-        let (lo, hi) = (&pick.range.lo[..], pick.range.hi.as_deref());
         for (way, input) in inputs.iter().enumerate() {
-            // As they are now: a neighbouring piece may have trimmed, on its side, what straddles an edge.
-            let run = version.runs().find(|(level, run)| (*level, run.id) == (input.level, input.run));
-            let parts = run.map_or(&[][..], |(_, run)| run.overlapping(lo, hi));
-            for part in parts.iter().filter(|p| !stays(way, p)) {
+            for part in input.whole.iter().filter(|p| !stays(way, p)) {
                 edit.removed.push(RefKey::of(input.level, input.run, part));
                 for rest in inputs::remnants(part, &pick.range) {
                     edit.added.push((input.level, input.run, inputs::measure(&self.cache, rest)?));
@@ -206,7 +210,7 @@ impl Engine {
             Reason::Size => table.sinking.lock().done(sunk as f64, now),
             _ => {}
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The extent that was just written.

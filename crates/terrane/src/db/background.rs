@@ -1,9 +1,9 @@
 //! Scheduling background work: flushes of frozen memtables, compactions.
 //!
 //! At most one flush per subtable runs at a time, oldest memtable first. Compactions are limited in number over all
-//! subtables; jobs of one subtable work on disjoint ranges. Every job, when it ends, looks for what is due next, so
-//! nothing polls. A failed job records its error as its subtable's *trouble*: see [`crate::db::trouble`] and
-//! [`crate::db::room`] for what that means and when it is tried again.
+//! subtables; what jobs of one subtable touch is disjoint: each claims it first (see [`crate::compact::busy`]). Every job,
+//! when it ends, looks for what is due next, so nothing polls. A failed job records its error as its subtable's *trouble*:
+//! see [`crate::db::trouble`] and [`crate::db::room`] for what that means and when it is tried again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,9 +12,53 @@ use std::sync::atomic::Ordering;
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_media::Pool;
 
+use crate::compact::busy::Held;
+use crate::compact::claim::Claim;
 use crate::compact::pick::{self, Pick, Picture, Reason};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
+use crate::levels::Version;
+
+/// A piece that nobody else works on.
+struct Claimed {
+    ticket: u64,
+    /// What the piece consists of. (Not a [`crate::db::table::Super`]: that would keep memtables in memory that are written
+    /// out meanwhile.)
+    version: Arc<Version>,
+}
+
+fn claim_of(version: &Version, pick: &Pick) -> Claim {
+    Claim::of_merge(version, pick.from, pick.to, &pick.range.lo, pick.range.hi.as_deref())
+}
+
+/// Claims a piece, if nobody else works on any of it.
+fn claim(table: &Table, pick: &Pick) -> Option<Claimed> {
+    let mut busy = table.busy.lock();
+    let version = table.state().version.clone();
+    let claim = claim_of(&version, pick);
+    busy.admits(&claim).then(|| Claimed { ticket: busy.enter(claim), version })
+}
+
+/// The right to merge everything of a subtable down, which one at a time has.
+struct Alone<'a> {
+    engine: &'a Engine,
+    table: &'a Table,
+}
+
+impl<'a> Alone<'a> {
+    fn in_turn(engine: &'a Engine, table: &'a Table) -> Result<Self> {
+        let free = || !table.compacting.swap(true, Ordering::AcqRel);
+        engine.progress.wait_until(&*engine.media, free)?;
+        Ok(Alone { engine, table })
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.table.compacting.store(false, Ordering::Release);
+        self.engine.progress.notify_all();
+    }
+}
 
 /// Heat is halved at every this many folds.
 const HEAT_HALVES: u64 = 32;
@@ -79,25 +123,33 @@ impl Engine {
 
     /// Starts the most urgent compactions, as many as may run.
     pub(crate) fn schedule_compactions(&self) {
+        self.compaction_calls.fetch_add(1, Ordering::AcqRel);
         while !self.closing.load(Ordering::Acquire) {
             let most = self.options.compaction_jobs() as u64;
-            if self.compactions.fetch_add(1, Ordering::AcqRel) >= most {
-                self.compactions.fetch_sub(1, Ordering::AcqRel);
+            let one_more = |n: u64| (n < most).then_some(n + 1);
+            if self.compactions.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_err() {
                 return;
             }
-            let Some((table, pick, ticket)) = self.most_urgent() else {
+            let calls = self.compaction_calls.load(Ordering::Acquire);
+            let Some((table, pick, Claimed { ticket, version })) = self.most_urgent() else {
                 self.compactions.fetch_sub(1, Ordering::AcqRel);
-                return;
+                // Who asked meanwhile, because of what was not there yet when we looked, may have found no slot left.
+                if self.compaction_calls.load(Ordering::Acquire) == calls {
+                    return;
+                }
+                continue;
             };
             self.spawn("compaction", move |engine| {
-                let done = engine.compact_piece(&table, &pick);
+                let done = engine.compact_piece(&table, &pick, &version);
+                drop(version);
+                let installed = matches!(done, Ok(true));
                 let failed = done.err().filter(|e| {
                     !table.is_dropped() && !matches!(e.kind(), ErrorKind::SubtableDropped | ErrorKind::Closed)
                 });
                 let failed = failed.map(|e| e.with_subtable(&*table.name).context("compaction"));
                 table.trouble.compacted(&pick, ticket, failed.as_ref(), &table.busy, engine.media.now());
                 engine.compactions.fetch_sub(1, Ordering::AcqRel);
-                if failed.is_none() {
+                if installed {
                     engine.counters.compactions.add(1);
                 }
                 // L0 may have room again, or is allowed some more.
@@ -136,9 +188,27 @@ impl Engine {
         }
     }
 
-    /// The most urgent piece over all subtables, marked as being worked on.
-    fn most_urgent(&self) -> Option<(Arc<Table>, Pick, u64)> {
+    /// The most urgent piece over all subtables, claimed.
+    fn most_urgent(&self) -> Option<(Arc<Table>, Pick, Claimed)> {
         self.fold_heat();
+        loop {
+            let (table, chosen) = self.most_urgent_now()?;
+            // Someone may have claimed some of it since the look, or made it reach further; then another look tells.
+            let Some(claimed) = claim(&table, &chosen) else { continue };
+            let now = self.media.now();
+            match chosen.reason {
+                Reason::L0 => {
+                    table.cursors.lock().l0 = chosen.range.hi.clone();
+                    table.passes.lock().begin(now);
+                }
+                Reason::Size => table.sinking.lock().begin(now),
+                _ => {}
+            }
+            return Some((table, chosen, claimed));
+        }
+    }
+
+    fn most_urgent_now(&self) -> Option<(Arc<Table>, Pick)> {
         let oldest_snapshot = self.oldest_snapshot();
         let mut best: Option<(Arc<Table>, Pick)> = None;
         for table in self.tables.load().all() {
@@ -149,25 +219,7 @@ impl Engine {
                 best = Some((table.clone(), p));
             }
         }
-        let (table, chosen) = best?;
-        let mut busy = table.busy.lock();
-        // Someone may have picked in this range meanwhile.
-        let (lo, hi) = (&chosen.range.lo, chosen.range.hi.as_deref());
-        if busy.is_busy(chosen.from, lo, hi) || busy.is_busy(chosen.to, lo, hi) {
-            return None;
-        }
-        let ticket = busy.enter(chosen.from..=chosen.to, chosen.range.clone());
-        drop(busy);
-        let now = self.media.now();
-        match chosen.reason {
-            Reason::L0 => {
-                table.cursors.lock().l0 = chosen.range.hi.clone();
-                table.passes.lock().begin(now);
-            }
-            Reason::Size => table.sinking.lock().begin(now),
-            _ => {}
-        }
-        Some((table, chosen, ticket))
+        best
     }
 
     pub(crate) fn pick(&self, table: &Table, oldest_snapshot: u64) -> Option<Pick> {
@@ -213,40 +265,64 @@ impl Engine {
         }
     }
 
-    /// Merges everything of `table` down, piece by piece, until nothing is left above the bottom.
+    /// Merges everything of `table` that is there now down to the bottom, level by level, piece by piece. What is written
+    /// meanwhile goes along where it comes in the way; it never makes for further pieces of a level once that is begun.
     pub(crate) fn compact_table(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
         self.flush_table(table)?;
+        let _alone = Alone::in_turn(self, table)?;
+        let mut from = 0;
         loop {
-            // Work in progress first: pieces must not overlap.
-            self.wait_idle()?;
-            let state = table.state();
-            let last = state.version.levels.len() as u8;
-            let from = match state.version.l0.is_empty() {
-                false => 0,
-                true => match (1..last).find(|l| !state.version.levels[*l as usize - 1].is_empty()) {
-                    Some(l) => l,
-                    None => return Ok(()),
-                },
-            };
-            drop(state);
-            let mut lo = Vec::new();
-            loop {
-                self.check_writable()?;
-                let Some(range) = pick::next_piece(&table.state().version, from, &lo, &self.options) else {
-                    break;
-                };
-                let hi = range.hi.clone();
+            let version = table.state().version.clone();
+            let pieces = pick::pieces(&version, from, &self.options);
+            drop(version);
+            for range in pieces {
                 let pick = Pick { from, to: from + 1, range, reason: Reason::Size, urgency: 1.0 };
-                let ticket = table.busy.lock().enter(from..=from + 1, pick.range.clone());
-                let done = self.compact_piece(table, &pick);
-                table.busy.lock().leave(ticket);
-                done?;
-                match hi {
-                    Some(hi) => lo = hi,
-                    None => break,
+                while !self.compact_in_turn(table, &pick)? {}
+                // Those who were kept out of it, or whose flush waits for room.
+                if self.flushable(table).is_some() && table.has_l0_room() {
+                    self.schedule_flush(table);
                 }
+                self.schedule_compactions();
+            }
+            from += 1;
+            // There are few levels, however many come.
+            if usize::from(from) >= table.state().version.levels.len() {
+                return Ok(());
             }
         }
+    }
+
+    /// Merges a piece as soon as nobody else works on any of it. Says whether it is done.
+    fn compact_in_turn(self: &Arc<Self>, table: &Arc<Table>, pick: &Pick) -> Result<bool> {
+        let ticket = table.busy.lock().enter(Claim::default());
+        let held = Held::new(&table.busy, ticket);
+        let mut ready = None;
+        let waited = self.progress.wait_until(&*self.media, || {
+            if self.check_writable().is_err() || table.is_dropped() {
+                return true;
+            }
+            let mut busy = table.busy.lock();
+            // What is claimed follows what the jobs that are waited for do.
+            let version = table.state().version.clone();
+            if busy.insist(held.ticket, claim_of(&version, pick)) {
+                ready = Some(version);
+            }
+            ready.is_some()
+        });
+        let done = waited.and_then(|()| match ready {
+            Some(version) => {
+                let (lo, hi) = (&pick.range.lo[..], pick.range.hi.as_deref());
+                let mut above = version.runs().filter(|(level, _)| *level == pick.from);
+                match above.all(|(_, run)| run.overlapping(lo, hi).is_empty()) {
+                    true => Ok(true),
+                    false => self.compact_piece(table, pick, &version),
+                }
+            }
+            None => table.check_alive().and(self.check_writable()).map(|()| false),
+        });
+        drop(held);
+        self.progress.notify_all();
+        done
     }
 
     /// Waits until no background work is queued or running.

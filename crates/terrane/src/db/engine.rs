@@ -99,7 +99,10 @@ pub(crate) struct Engine {
     pub(crate) progress: Signal,
     /// Background jobs (flushes and compactions) queued or running.
     pub(crate) jobs: AtomicU64,
+    /// Compactions queued or running that count against their limit.
     pub(crate) compactions: AtomicU64,
+    /// How often somebody asked for compactions.
+    pub(crate) compaction_calls: AtomicU64,
     pub(crate) next_task: AtomicU64,
     /// Why space of data files or of the log could not be let go of, if that ever failed.
     pub(crate) lost_space: ArcSwapOption<Error>,

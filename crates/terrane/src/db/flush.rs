@@ -22,6 +22,8 @@ use terrane_format::manifest::{Edit, LogPosition};
 use terrane_format::value_ref::ValueRef;
 use terrane_memindex::Cursor;
 
+use crate::compact::busy::Held;
+use crate::compact::claim::Claim;
 use crate::compact::run::extent_form;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
@@ -63,9 +65,10 @@ impl Engine {
             return Ok(false);
         }
         let version = table.state().version.clone();
-        let (level, run) = match self.straight_down(table, &version, written.extents()) {
-            true => (1, 0),
-            false => (0, self.ids.run()),
+        let straight = straight_down(table, &version, written.extents());
+        let (level, run) = match straight {
+            Some(_) => (1, 0),
+            None => (0, self.ids.run()),
         };
         let mut edit = VersionEdit::default();
         for meta in written.extents() {
@@ -91,7 +94,7 @@ impl Engine {
         let next = Arc::new(applied.version);
         table.install_version(next.clone(), Some(&memtable));
         version.retire(&next, applied.obsolete, dead);
-        drop(edit_guard);
+        drop((edit_guard, straight));
         table.readers.strip();
         self.log.release_before(needed)?;
         self.counters.flushes.add(1);
@@ -105,17 +108,6 @@ impl Engine {
         self.update_pressure();
         self.progress.notify_all();
         Ok(true)
-    }
-
-    /// Whether a run may go into L1 as it is: it meets neither L0 nor L1, nor a merge at work there.
-    fn straight_down(&self, table: &Table, version: &Version, written: &[Arc<ExtentMeta>]) -> bool {
-        let busy = table.busy.lock();
-        written.iter().all(|m| {
-            let above = version.l0.iter().chain(version.levels.first());
-            above.into_iter().all(|run| run.overlapping(&m.lo, Some(&m.hi)).is_empty())
-                && !busy.is_busy(1, &m.lo, Some(&m.hi))
-                && !busy.is_busy(0, &m.lo, Some(&m.hi))
-        })
     }
 
     /// Writes the records that matter; returns the extents and the large values that they refer to.
@@ -197,3 +189,18 @@ pub(crate) enum Skip<'a> {
     /// All of a subtable: it is dropped.
     All,
 }
+
+/// Whether a run may go into L1 as it is: it meets neither L0 nor L1, nor anybody at work there. Until the claim is given
+/// up no merge begins there either: it would not know of the run. The caller holds `edit`, and `version` is the present one.
+fn straight_down<'a>(table: &'a Table, version: &Version, written: &[Arc<ExtentMeta>]) -> Option<Held<'a>> {
+    let mut busy = table.busy.lock();
+    let claim = Claim::of_extents(0..=1, written);
+    let alone = written.iter().all(|m| {
+        let mut above = version.l0.iter().chain(version.levels.first());
+        above.all(|run| run.overlapping(&m.lo, Some(&m.hi)).is_empty())
+    });
+    (alone && busy.admits(&claim)).then(|| Held::new(&table.busy, busy.enter(claim)))
+}
+
+#[cfg(test)]
+mod tests;

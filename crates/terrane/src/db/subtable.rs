@@ -156,8 +156,9 @@ impl Subtable {
         self.engine.flush_table(&self.table)
     }
 
-    /// Writes all memtables out and merges everything down to the bottom level, piece by piece. Long; blocks. Not needed
-    /// in normal use.
+    /// Writes all memtables out and merges everything that is there by now down to the bottom level, piece by piece, while
+    /// reads, writes and other compactions go on. One at a time per subtable; a second call waits for its turn. Long; blocks.
+    /// Not needed in normal use.
     ///
     /// # Errors
     /// A full device, I/O errors, corruption.

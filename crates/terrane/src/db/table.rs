@@ -78,6 +78,8 @@ pub(crate) struct Table {
     pub(crate) persisted: AtomicU64,
     pub(crate) flushing: AtomicBool,
     pub(crate) busy: Mutex<BusyRanges>,
+    /// Somebody merges everything down.
+    pub(crate) compacting: AtomicBool,
     pub(crate) cursors: Mutex<Cursors>,
     /// Why its background work stands still, if it does.
     pub(crate) trouble: Trouble,
@@ -113,6 +115,7 @@ impl Table {
             persisted: AtomicU64::new(persisted),
             flushing: AtomicBool::new(false),
             busy: Mutex::default(),
+            compacting: AtomicBool::new(false),
             cursors: Mutex::default(),
             trouble: Trouble::default(),
             flushed_bytes: AtomicU64::new(0),

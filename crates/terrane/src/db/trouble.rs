@@ -211,16 +211,28 @@ impl Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compact::claim::Claim;
     use crate::compact::pick::Reason;
+    use crate::levels::{Reclaimer, Version};
 
     fn pick(from: u8, lo: &str, hi: &str) -> Pick {
         let range = KeyRange { lo: lo.into(), hi: Some(hi.into()) };
         Pick { from, to: from + 1, range, reason: Reason::L0, urgency: 1.0 }
     }
 
+    fn claim(p: &Pick) -> Claim {
+        Claim::of_merge(
+            &Version::empty(Reclaimer::new(|| {})),
+            p.from,
+            p.to,
+            &p.range.lo,
+            p.range.hi.as_deref(),
+        )
+    }
+
     /// A compaction of `p` that ends like this at second `at`.
     fn compact(t: &Trouble, busy: &Mutex<BusyRanges>, p: &Pick, failed: Option<&Error>, at: u64) {
-        let ticket = busy.lock().enter(p.from..=p.to, p.range.clone());
+        let ticket = busy.lock().enter(claim(p));
         t.compacted(p, ticket, failed, busy, Duration::from_secs(at));
     }
 

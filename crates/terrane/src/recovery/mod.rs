@@ -175,6 +175,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         progress: Signal::new(),
         jobs: AtomicU64::new(0),
         compactions: AtomicU64::new(0),
+        compaction_calls: AtomicU64::new(0),
         next_task: AtomicU64::new(1),
         lost_space: Default::default(),
         ending: AtomicBool::new(false),

@@ -77,9 +77,9 @@ pub const TUNING: Tuning = Tuning {
     task_bytes: 16 << 10,
 };
 
-/// Options with them.
+/// Options with them; two compactions at a time, so that one that waits for its tasks runs the other meanwhile.
 pub fn tiny() -> Options {
-    Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(1).tuning(TUNING)
+    Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(2).tuning(TUNING)
 }
 
 pub fn tiny_table() -> SubtableOptions {

@@ -99,7 +99,7 @@ fn dead_space_is_reclaimed_in_place_in_a_rest_and_urgently_when_there_is_much() 
     assert!(urgent.urgency > 2.0, "300 of 700 bytes: {}", urgent.urgency);
 
     let mut busy = BusyRanges::default();
-    busy.enter(1..=2, KeyRange { lo: b"a10".to_vec(), hi: Some(b"a11".to_vec()) });
+    busy.enter(Claim::of_extents(1..=2, &[meta(1, "a10", "a11")]));
     let other = with(&trimmed(100), &busy, pick).unwrap();
     assert_eq!(other.range.lo, b"a11", "nobody else works there");
 }

@@ -16,12 +16,19 @@ pub(crate) struct RefKey {
     pub(crate) extent: ExtentId,
     /// First key of the part.
     pub(crate) lo: Vec<u8>,
+    /// First key behind it: an edit made before the part was trimmed at its end does not mean what is left.
+    pub(crate) hi: Vec<u8>,
 }
 
 impl RefKey {
     /// The name of `part`.
     pub(crate) fn of(level: u8, run: u64, part: &ExtentRef) -> Self {
-        RefKey { level, run, extent: part.extent.meta.id, lo: part.lo.to_vec() }
+        RefKey { level, run, extent: part.extent.meta.id, lo: part.lo.to_vec(), hi: part.hi.to_vec() }
+    }
+
+    /// Whether it is the name of `part`, given that the run is the right one.
+    pub(super) fn names(&self, part: &ExtentRef) -> bool {
+        (&*self.lo, &*self.hi, self.extent) == (&*part.lo, &*part.hi, part.extent.meta.id)
     }
 }
 

@@ -124,8 +124,7 @@ impl Version {
         let mut missing = Vec::new();
         for key in removed {
             let of_level = self.runs().filter(|(level, run)| (*level, run.id) == (key.level, key.run));
-            let part =
-                of_level.filter_map(|(_, run)| run.find(&key.lo)).find(|p| p.extent.meta.id == key.extent);
+            let part = of_level.filter_map(|(_, run)| run.find(&key.lo)).find(|p| key.names(p));
             let Some(extent) = part.map(|p| &p.extent) else { continue };
             let meta = &extent.meta;
             let stays = |run: &Arc<Run>| {
@@ -176,7 +175,7 @@ impl Changes<'_> {
         let mut added = self.added.into_iter().peekable();
         let mut refs = Vec::with_capacity(run.refs().len() + added.len());
         for part in run.refs() {
-            if removed.next_if(|k| *k.lo == *part.lo && k.extent == part.extent.meta.id).is_some() {
+            if removed.next_if(|k| k.names(part)).is_some() {
                 continue;
             }
             while let Some(new) = added.next_if(|new| new.lo < part.lo) {
@@ -187,7 +186,7 @@ impl Changes<'_> {
         refs.extend(added.map(|new| Arc::new(new.clone())));
         if let Some(key) = removed.next() {
             return Err(Error::corruption(format!(
-                "no part of extent {} in level {level} begins where one is to be removed",
+                "a part of extent {} that is to be removed is not in level {level}",
                 key.extent
             )));
         }

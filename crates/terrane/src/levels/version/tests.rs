@@ -82,6 +82,25 @@ fn edits_that_do_not_fit_are_corruption() {
 }
 
 #[test]
+fn an_edit_made_before_a_part_was_trimmed_again_is_refused() {
+    let r = Reclaimer::new(|| {});
+    // Two merges side by side, [a, m) and [n, z), both made of a version in which one extent straddles the gap.
+    let (left, right, below) = (whole(&r, 1, "a", "m"), whole(&r, 2, "n", "z"), whole(&r, 3, "k", "p"));
+    let parts = vec![(1, 0, left.clone()), (1, 0, right.clone()), (2, 0, below.clone())];
+    let v = Version::empty(r.clone()).apply(&added(parts)).unwrap().version;
+    let merge = |from: &ExtentRef, rest: ExtentRef| VersionEdit {
+        removed: vec![RefKey::of(1, 0, from), RefKey::of(2, 0, &below)],
+        added: vec![(2, 0, rest)],
+    };
+    let first = merge(&left, below.trim(b"m", None).unwrap());
+    let second = merge(&right, below.trim(b"", Some(b"n")).unwrap());
+    for (one, other) in [(&first, &second), (&second, &first)] {
+        let next = v.apply(one).unwrap().version;
+        assert_eq!(next.apply(other).unwrap_err().kind(), ErrorKind::Corruption, "{other:?}");
+    }
+}
+
+#[test]
 fn versions_and_the_manifest_agree_on_every_edit() {
     let r = Reclaimer::new(|| {});
     let mut state = DbState::default();
