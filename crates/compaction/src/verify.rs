@@ -107,6 +107,13 @@ pub fn verify(task: &Task, output: &Output) -> Result<(), Violation> {
     if !output.totals.add_up() {
         return Err(Violation::Count("records dropped"));
     }
+    // Losses that only some tasks can have. (Where a task can have them, how many is known from doing it again alone.)
+    if output.totals.deletes_dropped > 0 && !task.bottom {
+        return Err(Violation::Count("deletes dropped"));
+    }
+    if output.totals.range_deleted > 0 && task.tombstones.is_empty() {
+        return Err(Violation::Count("records deleted by ranges"));
+    }
     check_values(task, output, walk.values)
 }
 

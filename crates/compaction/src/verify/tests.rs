@@ -30,6 +30,21 @@ fn false_counts_are_refused() {
 }
 
 #[test]
+fn losses_that_the_task_cannot_have_are_refused() {
+    // Deletes that vanish above the bottom let what they hide come back.
+    let deletes = |o: &mut Output| {
+        o.totals.superseded -= 1;
+        o.totals.deletes_dropped += 1;
+    };
+    assert!(matches!(refused(deletes), Violation::Count("deletes dropped")));
+    let task = task(&[vec![put("a", 2, "new")], vec![put("a", 1, "old")]]);
+    let mut output = merge(&task, &CancelToken::new()).unwrap();
+    output.totals.superseded -= 1;
+    output.totals.range_deleted += 1;
+    assert!(matches!(verify(&task, &output).unwrap_err(), Violation::Count("records deleted by ranges")));
+}
+
+#[test]
 fn false_metadata_is_refused() {
     type Change = fn(&mut FinishedBlock);
     let changes: [(&str, Change); 9] = [

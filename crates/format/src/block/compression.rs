@@ -55,9 +55,10 @@ impl Compressor {
 
     /// The compressed form, or `None` where it would not save an eighth: then the block is stored raw.
     pub fn compress(&mut self, raw: &[u8]) -> Option<Vec<u8>> {
+        let context = self.0.as_mut()?;
         // Whatever does not fit into seven eighths is not wanted, so the compressor may give up there.
         let mut stored = vec![0; raw.len() - raw.len() / 8];
-        let len = self.0.as_mut()?.compress_to_buffer(raw, stored.as_mut_slice()).ok()?;
+        let len = context.compress_to_buffer(raw, stored.as_mut_slice()).ok()?;
         stored.truncate(len);
         Some(stored)
     }

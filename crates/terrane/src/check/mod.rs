@@ -1,9 +1,9 @@
 //! `check`: reads everything and verifies every checksum and invariant that the engine relies on.
 //!
 //! For each extent: the section checksums that the manifest holds, every block against its index entry, order within and
-//! across blocks, counts, bounds. For each subtable: levels sorted and disjoint, at most four L0 runs, and *newer above
-//! older* for every key (design rule 8), by merging all levels. Large values against their references,
-//! those of memtables included.
+//! across blocks, counts, bounds, and that each block's filter lets all of its keys pass. For each subtable: levels sorted
+//! and disjoint, at most four L0 runs, and *newer above older* for every key (design rule 8), records and range
+//! tombstones, by merging all levels. Large values against their references, those of memtables included.
 //!
 //! Damage is collected, not thrown: one bad block does not hide the next.
 
@@ -12,7 +12,9 @@ use std::sync::Arc;
 use terrane_base::{Error, ErrorKind, Result, Seq};
 use terrane_format::Kind;
 use terrane_format::block::{Block, BlockCursor};
+use terrane_format::checksum::key_hash;
 use terrane_format::extent::{Index, IndexCursor};
+use terrane_format::filter;
 
 use crate::compact::pick::{MAX_L0_RUNS, RESCUE_RUNS};
 use crate::db::engine::Engine;
@@ -151,11 +153,10 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
             return Ok(());
         }
         let index_bytes = extent.load_index()?;
-        if meta.filter.len > 0 {
-            extent.load_filter()?;
-        }
+        let filters = extent.load_filter()?;
         let place = |what: String, offset: u32| extent.place(Error::corruption(what), offset);
         let index = Index::parse(&index_bytes)?;
+        index.verify(meta).map_err(|e| extent.place(e, meta.index.offset))?;
         let mut measured = r.clone();
         measured.measure(index)?;
         if measured.size != r.size {
@@ -184,7 +185,12 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
             };
             let block = Block::parse(&bytes)?;
             record.seek_first(block)?;
+            let filter = match handle.filter_len {
+                0 => &[],
+                _ => handle.filter(&filters)?,
+            };
             let mut first = true;
+            let (mut strangers, mut missed) = (0, 0);
             let mut in_block = 0;
             while record.valid() {
                 if first && (record.key() != entry.key() || record.seq() != entry.seq()) {
@@ -205,10 +211,25 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
                         self.damage(e);
                     }
                 }
+                strangers +=
+                    u32::from(record.key() < meta.lo.as_slice() || record.key() >= meta.hi.as_slice());
+                missed += u32::from(!filter::may_contain(filter, key_hash(record.key())));
                 in_block += 1;
                 deletes += u64::from(record.kind().is_delete());
                 last = Some((record.key().to_vec(), record.seq()));
                 record.next(block)?;
+            }
+            if strangers > 0 {
+                self.damage(place(
+                    format!("{strangers} records of a block lie outside of the extent's bounds"),
+                    handle.offset,
+                ));
+            }
+            if missed > 0 {
+                self.damage(place(
+                    format!("a block's filter denies {missed} of its records, which lookups do not find"),
+                    meta.filter.offset.saturating_add(handle.filter_offset),
+                ));
             }
             if in_block != handle.rows {
                 self.damage(place(
@@ -235,7 +256,7 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
         Ok(())
     }
 
-    /// For every key, versions in upper levels are newer than those below.
+    /// For every key, versions in upper levels are newer than those below, and so are range tombstones that cover it.
     fn newer_above_older(&mut self, runs: &[&Arc<Run>]) -> Result<()> {
         let mut cursors: Vec<RunCursor> =
             runs.iter().map(|r| RunCursor::new((*r).clone(), self.engine.cache.clone())).collect();
@@ -248,24 +269,39 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
                 return Ok(());
             };
             let mut above: Option<Seq> = None;
-            for c in &mut cursors {
-                let mut oldest = None;
+            for (run, c) in runs.iter().zip(&mut cursors) {
+                let part = run.find(&key);
+                let covering = part.map_or(Ok(Vec::new()), |p| covering(p, &key))?;
+                let mut newest = covering.first().copied();
+                let mut oldest = covering.last().copied();
                 while c.valid() && c.key() == key {
-                    if let Some(newer) = above
-                        && c.seq() >= newer
-                        && oldest.is_none()
-                    {
-                        let (seq, id) = (c.seq(), c.extent().map(|r| r.extent.meta.id));
-                        let id = id.unwrap_or_default();
-                        self.damage(Error::corruption(format!(
-                            "extent {id} holds version {seq} of a key of which a level above holds only version {newer}"
-                        )));
-                    }
-                    oldest = Some(c.seq());
+                    newest = newest.max(Some(c.seq()));
+                    oldest = Some(oldest.map_or(c.seq(), |o| o.min(c.seq())));
                     c.next()?;
+                }
+                if let (Some(seq), Some(newer)) = (newest, above)
+                    && seq >= newer
+                {
+                    let id = part.map(|r| r.extent.meta.id).unwrap_or_default();
+                    self.damage(Error::corruption(format!(
+                        "extent {id} holds version {seq} of a key of which a level above holds version {newer}"
+                    )));
                 }
                 above = oldest.or(above);
             }
         }
     }
 }
+
+/// Sequences of the range tombstones of `part` that cover `key`, newest first.
+fn covering(part: &ExtentRef, key: &[u8]) -> Result<Vec<Seq>> {
+    if !part.extent.meta.has_tombstones {
+        return Ok(Vec::new());
+    }
+    let all = part.extent.tombstones()?;
+    let covers = all.next_covered(key).filter(|f| f.start.as_slice() <= key);
+    Ok(covers.map(|f| f.seqs.clone()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use terrane_format::Kind;
 use terrane_format::block::{Block, BlockCursor};
 use terrane_format::extent::{Index, IndexCursor};
 
-use crate::levels::{ExtentRef, Run};
+use crate::levels::Run;
 use crate::read::blocks::{Part, load};
 use crate::read::entry::Place;
 
@@ -68,11 +68,6 @@ impl RunCursor {
             Some(b) => Place::Block(b, self.record.value_range()),
             None => Place::Memory(&[]),
         }
-    }
-
-    /// The extent under the cursor.
-    pub(crate) fn extent(&self) -> Option<&Arc<ExtentRef>> {
-        self.run.refs().get(self.at)
     }
 
     pub(crate) fn run(&self) -> &Arc<Run> {

@@ -15,8 +15,10 @@ use crate::levels::state::DbState;
 
 /// The file is prewritten with zeros by multiples of this, so that a flush carries no metadata.
 const PREWRITE: u64 = 256 << 10;
-/// Edits of a checkpoint's groups.
+/// A group of a checkpoint closes at this many edits, and before it would have more than this many bytes: bounds of parts
+/// may be long.
 const CHECKPOINT_EDITS: usize = 1024;
+pub(super) const CHECKPOINT_BYTES: usize = 1 << 20;
 /// Bytes of a checkpoint that are written in one go.
 const WRITE_BYTES: usize = 1 << 20;
 
@@ -51,12 +53,7 @@ impl ManifestFile {
         let mut this = ManifestFile { file, salt, next_group: 0, end: 0, written: 0 };
         let mut buf = AlignedBuf::with_capacity(WRITE_BYTES);
         buf.extend_from_slice(&header.encode());
-        let mut edits = state.to_edits().chain([Edit::CheckpointEnd]);
-        loop {
-            let group: Vec<Edit> = edits.by_ref().take(CHECKPOINT_EDITS).collect();
-            if group.is_empty() {
-                break;
-            }
+        for group in groups(state.to_edits().chain([Edit::CheckpointEnd])) {
             buf.extend_from_slice(&encode_group(salt, this.next_group, &group)?);
             this.next_group += 1;
             if buf.len() >= WRITE_BYTES {
@@ -114,6 +111,30 @@ impl ManifestFile {
         let _ = self.file.write_at(&seal, self.end);
         Ok(())
     }
+}
+
+/// Cuts the edits of a checkpoint into groups.
+fn groups(edits: impl Iterator<Item = Edit>) -> impl Iterator<Item = Vec<Edit>> {
+    let mut edits = edits.peekable();
+    let mut encoded = Vec::new();
+    let mut size = move |edit: &Edit| {
+        encoded.clear();
+        edit.encode(&mut encoded);
+        encoded.len()
+    };
+    std::iter::from_fn(move || {
+        let mut group = vec![edits.next()?];
+        let mut bytes = size(&group[0]);
+        while group.len() < CHECKPOINT_EDITS
+            && let Some(edit) = edits.next_if(|e| {
+                bytes += size(e);
+                bytes <= CHECKPOINT_BYTES
+            })
+        {
+            group.push(edit);
+        }
+        Some(group)
+    })
 }
 
 /// Reads a manifest file group by group.

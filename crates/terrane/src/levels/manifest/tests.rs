@@ -451,6 +451,31 @@ fn the_file_stays_in_proportion_to_its_checkpoint() {
 }
 
 #[test]
+fn groups_of_a_checkpoint_are_bounded_in_bytes_too() {
+    let media = machine(14);
+    let store = new_store(&media);
+    store.append(&[create(1, "t")]).unwrap();
+    for i in 0..100u64 {
+        let (lo, hi) = (format!("{i:03}a{}", "k".repeat(20_000)), format!("{i:03}b{}", "k".repeat(20_000)));
+        store.append(&[add(1, 0, &meta(i, &lo, &hi))]).unwrap();
+    }
+    let wanted = state(&store);
+    drop(store);
+    let store = open(&media).unwrap();
+    assert_eq!(state(&store), wanted);
+    let superblock = store.superblock();
+    let path = dir().join(names::manifest(superblock.manifest));
+    let mut reader = ManifestReader::open(&*media, &path, &superblock).unwrap();
+    let mut sizes = Vec::new();
+    while let Some(edits) = reader.next_group().unwrap() {
+        let mut bytes = Vec::new();
+        edits.unwrap().iter().for_each(|e| e.encode(&mut bytes));
+        sizes.push(bytes.len());
+    }
+    assert!(sizes.len() >= 8 && sizes.iter().all(|s| *s <= file::CHECKPOINT_BYTES), "{sizes:?}");
+}
+
+#[test]
 fn a_superblock_that_forbids_writing_is_refused() {
     let media = machine(14);
     drop(new_store(&media));
