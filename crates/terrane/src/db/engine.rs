@@ -26,7 +26,7 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::read::blocks::load;
 use crate::read::iter::foreign_snapshot;
-use crate::read::lookup::{Found, Step, View, Walk};
+use crate::read::lookup::{Copied, Found, Step, View, Walk};
 use crate::read::rows::RowCache;
 use crate::tombstone::outdated;
 
@@ -177,11 +177,12 @@ impl Engine {
         let view = View { state: &state, cache: &self.cache, heat: &self.heat, rows: self.rows.as_ref() };
         let mut walk = Walk::default();
         let mut supplied = None;
-        let mut large: Option<Result<Vec<u8>>> = None;
+        // Read after the walk: within it, cache memory waits for us to end before it can be used again.
+        let mut large: Option<Vec<u8>> = None;
         let mut f = Some(f);
         let mut found = Some(|hit: Found<'_>| match hit.kind {
             Kind::ValueRef => {
-                large = Some(self.read_large(hit.value));
+                large = Some(hit.value.to_vec());
                 None
             }
             _ => f.take().map(|f| f(hit.value)),
@@ -202,8 +203,8 @@ impl Engine {
         };
         match large {
             None => Ok(answer),
-            Some(value) => {
-                let value = value.map_err(place)?;
+            Some(encoded) => {
+                let value = self.read_large(&encoded).map_err(place)?;
                 Ok(f.take().map(|f| f(&value)))
             }
         }
@@ -231,11 +232,11 @@ impl Engine {
         }
     }
 
-    /// The value of a lookup's answer, copied.
-    pub(crate) fn copy_value(&self, hit: &Found<'_>) -> Result<Vec<u8>> {
-        match hit.kind {
-            Kind::ValueRef => self.read_large(hit.value),
-            _ => Ok(hit.value.to_vec()),
+    /// The value of a lookup's answer. The caller still holds the state in which it was found.
+    pub(crate) fn value_of(&self, copy: Copied) -> Result<Vec<u8>> {
+        match copy.kind {
+            Kind::ValueRef => self.read_large(&copy.value),
+            _ => Ok(copy.value),
         }
     }
 

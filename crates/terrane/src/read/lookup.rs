@@ -33,6 +33,20 @@ pub(crate) struct Found<'a> {
     pub(crate) value: &'a [u8],
 }
 
+/// The same, copied: within a walk nothing is read from the medium, since cache memory waits for its end before it can be
+/// used again.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    pub(crate) kind: Kind,
+    pub(crate) value: Vec<u8>,
+}
+
+impl From<Found<'_>> for Copied {
+    fn from(hit: Found<'_>) -> Self {
+        Copied { kind: hit.kind, value: hit.value.to_vec() }
+    }
+}
+
 /// A block that a walk waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Need {

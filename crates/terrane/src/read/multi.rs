@@ -15,7 +15,7 @@ use terrane_cache::{FrameKey, Pin};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::read::blocks;
-use crate::read::lookup::{Found, Need, Step, View, Walk};
+use crate::read::lookup::{Copied, Found, Need, Step, View, Walk};
 use crate::tombstone::outdated;
 
 /// Most reads on their way at once: what keeps a device busy.
@@ -72,10 +72,10 @@ fn multi_get_at(
     let overtaken = Cell::new(false);
     // Goes on with the lookup of key `at`; what it needs next, or nothing if it is answered.
     let mut step = |at: usize, walk: &mut Walk, mut supplied: Option<Pin>| -> Result<Option<Need>> {
-        let mut found = Some(|f: Found<'_>| engine.copy_value(&f));
+        let mut found = Some(|hit: Found<'_>| Copied::from(hit));
         match walk.advance(view, keys[at].as_ref(), seq, &mut supplied, &mut found)? {
             Step::Done(value) => {
-                out[at] = value.transpose()?;
+                out[at] = value.map(|copy| engine.value_of(copy)).transpose()?;
                 Ok(None)
             }
             Step::Need(need) => Ok(Some(need)),

