@@ -335,11 +335,14 @@ impl Engine {
         table.check_alive()?;
         self.check_writable()?;
         self.freeze_now(table)?;
+        // What is frozen by others from here on is not waited for: writers may go on for ever.
+        let Some(newest) = table.frozen().last().map(|m| m.generation) else { return Ok(()) };
         self.retry(table, true);
         self.schedule_flush(table);
         let mut failed: Option<Error> = None;
         self.progress.wait_until(&*self.media, || {
-            if table.is_dropped() || table.frozen().is_empty() {
+            // The oldest goes first.
+            if table.is_dropped() || table.frozen().first().is_none_or(|m| m.generation > newest) {
                 return true;
             }
             failed = table.given_up();
