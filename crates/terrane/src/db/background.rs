@@ -6,8 +6,8 @@
 //! see [`crate::db::trouble`] and [`crate::db::room`] for what that means and when it is tried again.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_media::Pool;
@@ -25,6 +25,15 @@ struct Claimed {
     /// What the piece consists of. (Not a [`crate::db::table::Super`]: that would keep memtables in memory that are written
     /// out meanwhile.)
     version: Arc<Version>,
+}
+
+/// What a full L0 with a memtable behind it adds to the urgency of a subtable's work, against that of other subtables.
+const FULL_L0: f64 = 2.0;
+
+/// Whether a memtable waits for a place in L0.
+fn state_waits(table: &Table) -> bool {
+    let state = table.state();
+    state.version.l0.len() >= pick::MAX_L0_RUNS && state.memtables.len() > 1
 }
 
 fn claim_of(version: &Version, pick: &Pick) -> Claim {
@@ -60,23 +69,32 @@ impl Drop for Alone<'_> {
     }
 }
 
+/// A job that is queued or running: however it ends, dropped before it ran included, it is told that it did.
+struct Counted(Weak<Engine>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let Some(engine) = self.0.upgrade() else { return };
+        engine.jobs.fetch_sub(1, Ordering::AcqRel);
+        engine.update_pressure();
+        engine.progress.notify_all();
+    }
+}
+
 /// Heat is halved at every this many folds.
 const HEAT_HALVES: u64 = 32;
 
 impl Engine {
     /// Queues a job; it holds the engine only while it runs.
     fn spawn(&self, name: &'static str, job: impl FnOnce(Arc<Engine>) + Send + 'static) {
-        let me = self.me.clone();
         self.jobs.fetch_add(1, Ordering::AcqRel);
+        let counted = Counted(self.me.clone());
         self.media.spawn(
             Pool::Flush,
             name,
             Box::new(move || {
-                if let Some(engine) = me.upgrade() {
-                    job(engine.clone());
-                    engine.jobs.fetch_sub(1, Ordering::AcqRel);
-                    engine.update_pressure();
-                    engine.progress.notify_all();
+                if let Some(engine) = counted.0.upgrade() {
+                    job(engine);
                 }
             }),
         );
@@ -112,7 +130,8 @@ impl Engine {
                 }
             }
         }
-        table.flushing.store(false, Ordering::Release);
+        // An RMW, since a load follows that must not come before it: see the orderer's store of what is visible.
+        table.flushing.swap(false, Ordering::AcqRel);
         // One may have become complete between the last look and the flag.
         let failed = table.given_up().is_some();
         if !failed && self.flushable(table).is_some() && table.has_l0_room() {
@@ -195,6 +214,7 @@ impl Engine {
             let (table, chosen) = self.most_urgent_now()?;
             // Someone may have claimed some of it since the look, or made it reach further; then another look tells.
             let Some(claimed) = claim(&table, &chosen) else { continue };
+            table.served.store(self.compaction_calls.load(Ordering::Relaxed), Ordering::Relaxed);
             let now = self.media.now();
             match chosen.reason {
                 Reason::L0 => {
@@ -210,16 +230,22 @@ impl Engine {
 
     fn most_urgent_now(&self) -> Option<(Arc<Table>, Pick)> {
         let oldest_snapshot = self.oldest_snapshot();
-        let mut best: Option<(Arc<Table>, Pick)> = None;
+        let mut best: Option<((f64, u64), Arc<Table>, Pick)> = None;
         for table in self.tables.load().all() {
             if !table.trouble.pauses_compactions()
                 && let Some(p) = self.pick(table, oldest_snapshot)
-                && best.as_ref().is_none_or(|(_, b)| p.urgency > b.urgency)
             {
-                best = Some((table.clone(), p));
+                // Writers of others must not keep this one's memtables waiting for ever: a full L0 comes first, and among
+                // equals who has waited longest.
+                let waits = state_waits(table);
+                let served = table.served.load(Ordering::Relaxed);
+                let rank = (p.urgency + if waits { FULL_L0 } else { 0.0 }, served);
+                if best.as_ref().is_none_or(|(b, ..)| rank.0 > b.0 || (rank.0 == b.0 && rank.1 < b.1)) {
+                    best = Some((rank, table.clone(), p));
+                }
             }
         }
-        best
+        best.map(|(_, table, pick)| (table, pick))
     }
 
     pub(crate) fn pick(&self, table: &Table, oldest_snapshot: u64) -> Option<Pick> {
@@ -276,13 +302,20 @@ impl Engine {
             let pieces = pick::pieces(&version, from, &self.options);
             drop(version);
             for range in pieces {
-                let pick = Pick { from, to: from + 1, range, reason: Reason::Size, urgency: 1.0 };
-                while !self.compact_in_turn(table, &pick)? {}
+                // A reason that no meter of the pacer counts.
+                let pick = Pick { from, to: from + 1, range, reason: Reason::Rest, urgency: 1.0 };
+                let done = loop {
+                    match self.compact_in_turn(table, &pick) {
+                        Ok(false) => {}
+                        other => break other,
+                    }
+                };
                 // Those who were kept out of it, or whose flush waits for room.
                 if self.flushable(table).is_some() && table.has_l0_room() {
                     self.schedule_flush(table);
                 }
                 self.schedule_compactions();
+                done?;
             }
             from += 1;
             // There are few levels, however many come.
@@ -336,8 +369,8 @@ impl Engine {
         self.check_writable()?;
         self.freeze_now(table)?;
         // What is frozen by others from here on is not waited for: writers may go on for ever.
-        let Some(newest) = table.frozen().last().map(|m| m.generation) else { return Ok(()) };
         self.retry(table, true);
+        let Some(newest) = table.frozen().last().map(|m| m.generation) else { return Ok(()) };
         self.schedule_flush(table);
         let mut failed: Option<Error> = None;
         self.progress.wait_until(&*self.media, || {
@@ -364,3 +397,6 @@ impl Engine {
         failed.map_or(Ok(()), Err)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -292,6 +292,8 @@ impl Orderer<GroupEntry> for Engine {
             }
             Some(e) => {
                 self.log.poison(&e);
+                // Nothing more will be settled: who waits for that is told.
+                self.progress.notify_all();
                 members.for_each(|(settler, _)| settler.settle(Err(e.clone())));
             }
         }

@@ -18,7 +18,7 @@ impl Engine {
     }
 
     /// The rates that L0 and the debt of merging of a subtable allow.
-    fn rates(&self, table: &Table) -> [Option<f64>; 2] {
+    pub(crate) fn rates(&self, table: &Table) -> [Option<f64>; 2] {
         let state = table.state();
         let version = &state.version;
         let debt = pick::debt(version, self.options.memtable_bytes as u64);
@@ -32,6 +32,10 @@ impl Engine {
             }
             (passes.rate(), sinking.rate())
         };
+        if version.l0.len() < 2 && state.memtables.len() < 2 {
+            // Nothing of it waits, so nothing of it can be waited for: what it has says nothing about what others may write.
+            return [None, for_debt(debt, sinking.unwrap_or(FIRST_MERGE_RATE))];
+        }
         let sizes = state.memtables.iter().map(|m| m.bytes() as u64);
         // Many subtables share the budget: their memtables freeze before they are full.
         let largest = sizes.clone().max().unwrap_or(0).max(table.flushed_bytes.load(Ordering::Relaxed));

@@ -25,7 +25,7 @@ impl Engine {
     pub(crate) fn make_room(self: &Arc<Self>, tables: &[Arc<Table>]) -> Result<()> {
         self.freeze_for_budgets();
         for table in tables {
-            if table.trouble.any() && self.refusal(table).is_some() {
+            if table.trouble.any() && table.standstill().is_some() && self.bars_writers(table) {
                 self.get_over_trouble(table)?;
             }
         }
@@ -45,11 +45,16 @@ impl Engine {
         tables.all().filter(|t| t.standstill().is_some()).map(|t| t.memtable_bytes()).sum()
     }
 
+    /// Whether a subtable that cannot be written out refuses its writers: no time will mend it, or such subtables hold too
+    /// much.
+    fn bars_writers(&self, table: &Table) -> bool {
+        table.damage_bars_l0() || self.stuck_bytes() * 2 >= self.memory.limit()
+    }
+
     /// Why writers of `table` are refused, if they are.
     fn refusal(&self, table: &Table) -> Option<Error> {
-        let e = table.standstill()?;
-        let refused = table.damage_bars_l0() || self.stuck_bytes() * 2 >= self.memory.limit();
-        refused.then(|| {
+        let e = table.lasting_standstill()?;
+        self.bars_writers(table).then(|| {
             let lasting = table.damage_bars_l0();
             let until = if lasting { "until that is mended, or drop the subtable" } else { "until that works again" };
             e.context(format!(
@@ -63,7 +68,8 @@ impl Engine {
     /// Has what failed for `table` tried again, and waits for the outcome.
     fn get_over_trouble(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
         let before = table.trouble.attempts();
-        if self.retry(table, false) {
+        // Somebody else may have it tried at this moment.
+        if self.retry(table, false) || table.lasting_standstill().is_none() {
             self.progress.wait_until(&*self.media, || {
                 table.trouble.attempts() != before || self.jobs.load(Ordering::Acquire) == 0
             })?;
@@ -106,8 +112,10 @@ impl Engine {
                 return true;
             }
             refused = tables.iter().find_map(|t| self.refusal(t));
-            // Nothing queued and nothing running: waiting would free nothing.
-            refused.is_some() || self.jobs.load(Ordering::Acquire) == 0
+            // Nothing queued and nothing running, or nothing that could be written out: waiting would free nothing.
+            refused.is_some()
+                || self.jobs.load(Ordering::Acquire) == 0
+                || self.tables.load().all().all(|t| t.frozen().is_empty())
         })?;
         if let Some(e) = refused {
             return Err(e);

@@ -120,8 +120,7 @@ impl Subtable {
     /// # Errors
     /// [`crate::ErrorKind::SubtableDropped`].
     pub fn lookup(&self, key: &[u8]) -> Result<Lookup> {
-        self.table.check_alive()?;
-        Ok(Lookup::new(self.engine.clone(), self.table.clone(), key))
+        Lookup::new(self.engine.clone(), self.table.clone(), key)
     }
 
     /// A cursor over the keys that `options` allow. Seek before use.

@@ -83,6 +83,8 @@ pub(crate) struct Table {
     pub(crate) cursors: Mutex<Cursors>,
     /// Why its background work stands still, if it does.
     pub(crate) trouble: Trouble,
+    /// When a compaction of it was last chosen, in calls of the scheduler.
+    pub(crate) served: AtomicU64,
     /// Bytes of the memtables that were written out lately, smoothed.
     pub(crate) flushed_bytes: AtomicU64,
     /// Passes of L0 through L1 per second, while there is one to make.
@@ -118,6 +120,7 @@ impl Table {
             compacting: AtomicBool::new(false),
             cursors: Mutex::default(),
             trouble: Trouble::default(),
+            served: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
             passes: Mutex::default(),
             sinking: Mutex::default(),
@@ -231,6 +234,15 @@ impl Table {
         }
         let full = self.state().version.l0.len() >= MAX_L0_RUNS;
         self.trouble.standstill(full, |ranges| self.l0_is_stuck(ranges))
+    }
+
+    /// As [`Table::standstill`], leaving out damage that is being tried again.
+    pub(crate) fn lasting_standstill(&self) -> Option<Error> {
+        if !self.trouble.any() {
+            return None;
+        }
+        let full = self.state().version.l0.len() >= MAX_L0_RUNS;
+        self.trouble.lasting_standstill(full, |ranges| self.l0_is_stuck(ranges))
     }
 
     /// Why nothing more can be written out, leaving out what is about to be tried again.

@@ -159,8 +159,26 @@ impl Trouble {
     /// Why nothing can be written out: the last flush failed, damage keeps L0 from being emptied, or L0 is full (`full`) and
     /// compactions wait for a change.
     pub(crate) fn standstill(&self, full: bool, stuck: impl FnOnce(&[&KeyRange]) -> bool) -> Option<Error> {
+        self.standstill_of(full, stuck, |_| true)
+    }
+
+    /// As [`Trouble::standstill`], leaving out damage that is being tried again.
+    pub(crate) fn lasting_standstill(
+        &self,
+        full: bool,
+        stuck: impl FnOnce(&[&KeyRange]) -> bool,
+    ) -> Option<Error> {
+        self.standstill_of(full, stuck, |d| d.barred.is_some())
+    }
+
+    fn standstill_of(
+        &self,
+        full: bool,
+        stuck: impl FnOnce(&[&KeyRange]) -> bool,
+        counts: impl Fn(&Damage) -> bool,
+    ) -> Option<Error> {
         let c = self.causes.lock();
-        let compaction = || c.of_l0(stuck, |_| true).or(c.compaction.as_ref().filter(|_| full));
+        let compaction = || c.of_l0(stuck, counts).or(c.compaction.as_ref().filter(|_| full));
         c.flush.as_ref().or_else(compaction).cloned()
     }
 

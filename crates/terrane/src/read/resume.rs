@@ -85,12 +85,14 @@ impl BlockRequest {
 }
 
 impl Lookup {
-    pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, key: &[u8]) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, key: &[u8]) -> Result<Self> {
         // Registered before the state is loaded, as for a cursor.
         let snapshot = engine.snapshots.register(|| engine.visible());
         let state = table.state_full();
+        // After the state was taken: that of a dropped table may be the empty one.
+        table.check_alive()?;
         let (key, walk) = (key.to_vec(), Walk::default());
-        Lookup { engine, table, state, snapshot, key, walk, wanted: None, supplied: None }
+        Ok(Lookup { engine, table, state, snapshot, key, walk, wanted: None, supplied: None })
     }
 
     /// Goes as far as memory allows. Reads the medium only for a large value, and once for the range tombstones of an

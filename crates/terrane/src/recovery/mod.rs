@@ -229,6 +229,7 @@ impl Engine {
         }
         let done = self.close_once();
         self.closing.store(true, Ordering::Release);
+        self.progress.notify_all();
         if self.owns_media.load(Ordering::Acquire) {
             self.media.shutdown();
         }
@@ -248,6 +249,7 @@ impl Engine {
         }
         // From here on jobs stop at the next piece, and nothing new is started.
         self.closing.store(true, Ordering::Release);
+        self.progress.notify_all();
         self.wait_idle()?;
         self.reclaim();
         self.scheduler.close();

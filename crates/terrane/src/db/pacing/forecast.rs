@@ -25,8 +25,9 @@ const LEAST: f64 = 0.3;
 const CAUTION: f64 = 1.2;
 /// Bytes per second that merges are assumed to get through before any was measured.
 pub(crate) const FIRST_MERGE_RATE: f64 = 100e6;
-/// A subtable is taken to receive at least this share of what is written.
-const LEAST_SHARE: f64 = 0.05;
+/// A subtable is taken to receive at least this share of what is written: little enough that one which receives a hundredth
+/// holds nobody back, enough for one whose memtable was just written out.
+const LEAST_SHARE: f64 = 0.005;
 
 /// Where one subtable stands.
 #[derive(Clone, Debug)]

@@ -5,6 +5,9 @@ use std::time::Duration;
 /// Seconds over which a rate is smoothed: several pieces of a compaction.
 const SMOOTHING: f64 = 8.0;
 
+/// Longer than the longest piece of another level takes that comes in between.
+const PAUSE: Duration = Duration::from_secs(10);
+
 /// Measures work that comes in portions, and only the time in which there was any to do.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
@@ -14,9 +17,9 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// There is work to do, from `now` on or since before.
+    /// There is work to do, from `now` on or since before. What is long past was a pause.
     pub(crate) fn begin(&mut self, now: Duration) {
-        self.since.get_or_insert(now);
+        self.since = self.since.filter(|since| now.saturating_sub(*since) < PAUSE).or(Some(now));
     }
 
     /// There is none.

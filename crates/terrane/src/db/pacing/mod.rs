@@ -26,6 +26,8 @@ pub(crate) const BRAKE: f64 = 0.7;
 const LEAST_BRAKED: f64 = 0.15;
 /// The rate assumed for flushes before any was measured, bytes per second.
 const FIRST_RATE: f64 = 200e6;
+/// Bytes from which on a flush says fully how fast flushes are.
+const TELLING: f64 = 4e6;
 /// The slowest rate ever admitted, bytes per second.
 const FLOOR: f64 = 1e6;
 /// Nobody waits longer than this: a rate that demands more will have changed.
@@ -73,7 +75,10 @@ impl Pacer {
     pub(crate) fn flushed(&self, bytes: u64, time: Duration) {
         let rate = bytes as f64 / time.as_secs_f64().max(1e-4);
         let old = self.flush_rate.load(Ordering::Relaxed) as f64;
-        self.flush_rate.store((old * 0.7 + rate * 0.3).clamp(FLOOR, 20e9) as u64, Ordering::Relaxed);
+        // Small ones say little: most of their time is the flush of the device.
+        let weight = 0.3 * (bytes as f64 / TELLING).min(1.0);
+        self.flush_rate
+            .store((old * (1.0 - weight) + rate * weight).clamp(FLOOR, 20e9) as u64, Ordering::Relaxed);
     }
 
     /// Bytes of memtables that flushes write out per second.

@@ -1,0 +1,95 @@
+use parking_lot::Mutex;
+use terrane_media::sim::{Fault, FaultPlan, OpInfo, OpKind, SimMedia};
+
+use super::*;
+use crate::{Db, Durability, IndexKind, Options, Subtable, SubtableOptions, WriteBatch};
+
+/// A database in which no merge begins by itself.
+fn unmerged() -> (Arc<SimMedia>, Db) {
+    let media = SimMedia::new(1);
+    let db = Db::open_on(media.clone(), "/db", Options::new().background_threads(1)).unwrap();
+    db.engine.compactions.fetch_add(db.engine.options.compaction_jobs() as u64, Ordering::SeqCst);
+    (media, db)
+}
+
+/// Fills L0.
+fn fill_l0(t: &Subtable) {
+    while t.table().has_l0_room() {
+        for i in 0..50u32 {
+            t.put(&i.to_be_bytes(), b"value").unwrap();
+        }
+        t.flush().unwrap();
+    }
+}
+
+#[test]
+fn a_subtable_whose_memtable_waits_comes_first_then_who_was_served_longest_ago() {
+    let (_media, db) = unmerged();
+    let first = db.create_subtable("first", SubtableOptions::new()).unwrap();
+    let second = db.create_subtable("second", SubtableOptions::new()).unwrap();
+    fill_l0(&first);
+    fill_l0(&second);
+    let next = || db.engine.most_urgent_now().map(|(t, _)| t.name.to_string());
+    assert_eq!(next().as_deref(), Some("first"), "equals, and neither was served yet");
+    first.table().served.store(7, Ordering::Relaxed);
+    assert_eq!(next().as_deref(), Some("second"), "it has waited longer");
+    second.table().served.store(9, Ordering::Relaxed);
+    assert_eq!(next().as_deref(), Some("first"));
+    second.put(b"k", b"v").unwrap();
+    db.engine.freeze_now(second.table()).unwrap();
+    assert_eq!(next().as_deref(), Some("second"), "its memtable waits for a place");
+    drop((first, second));
+}
+
+#[test]
+fn a_subtable_of_which_nothing_waits_slows_nobody() {
+    let (_media, db) = unmerged();
+    let idle = db.create_subtable("idle", SubtableOptions::new().index(IndexKind::Skiplist)).unwrap();
+    let trickle = db.create_subtable("trickle", SubtableOptions::new()).unwrap();
+    let busy = db.create_subtable("busy", SubtableOptions::new()).unwrap();
+    trickle.put(b"k", b"v").unwrap();
+    trickle.flush().unwrap();
+    trickle.put(b"k", b"w").unwrap();
+    // Up to just below where a memtable freezes: nobody is held back by what lies in one that still takes records.
+    let target = db.engine.options.memtable_freeze_bytes() * 9 / 10;
+    let mut i = 0u64;
+    while busy.table().memtable_bytes() < target {
+        i += 1;
+        busy.put(&i.to_be_bytes(), &[7; 4000]).unwrap();
+    }
+    for t in [&idle, &trickle, &busy] {
+        assert_eq!(db.engine.rates(t.table()), [None, None], "{}", t.name());
+    }
+}
+
+/// On real threads, since a simulated machine knows when nothing is left to wait for.
+#[test]
+fn who_waits_for_a_flush_hears_of_a_log_that_is_poisoned_meanwhile() {
+    let media = SimMedia::with_threads(1, &terrane_media::real::RealOptions::default());
+    let db = Db::open_on(media.clone(), "/db", Options::new()).unwrap();
+    let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    t.put(b"before", b"v").unwrap();
+    let (waiting, engine, once) = (t.clone(), db.engine.clone(), Mutex::new(Some(())));
+    let flusher = Arc::new(Mutex::new(None));
+    let started = flusher.clone();
+    media.on_op(Some(Arc::new(move |m: &SimMedia, op: &OpInfo<'_>| {
+        let log = op.path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("log"));
+        if op.kind == OpKind::Sync && log && once.lock().take().is_some() {
+            let t = waiting.clone();
+            let handle = std::thread::Builder::new().spawn(move || t.flush()).unwrap();
+            // Until its flush has frozen the memtable and found that it is not complete.
+            while waiting.table().frozen().is_empty() || engine.jobs.load(Ordering::SeqCst) > 0 {
+                std::thread::yield_now();
+            }
+            *started.lock() = Some(handle);
+            m.set_fault(Some(FaultPlan::nth(0, Fault::Io).only(&[OpKind::Sync])));
+        }
+    })));
+    let mut batch = WriteBatch::new();
+    batch.put(&t, b"k", b"v").unwrap();
+    assert!(db.write(batch, Durability::Sync).is_err());
+    media.on_op(None);
+    let flusher = flusher.lock().take().unwrap();
+    let e = flusher.join().unwrap().unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}");
+}
