@@ -47,7 +47,8 @@ impl Engine {
         }
         let generation = self.generation.load(Ordering::Acquire) + 1;
         let kind = table.options().index;
-        table.push_memtable(Arc::new(Memtable::new(kind, generation, self.memory.clone())));
+        let next = Memtable::new(kind, generation, self.memory.clone()).salted(self.media.entropy());
+        table.push_memtable(Arc::new(next));
         match self.ring.bump_epoch() {
             Ok(boundary) => {
                 debug_assert_eq!(boundary.epoch, generation);

@@ -72,7 +72,8 @@ impl Engine {
             lsn,
         }])?;
         let generation = self.generation.load(Ordering::Acquire);
-        let memtable = Arc::new(Memtable::new(options.index, generation, self.memory.clone()));
+        let memtable = Memtable::new(options.index, generation, self.memory.clone());
+        let memtable = Arc::new(memtable.salted(self.media.entropy()));
         let version = Arc::new(Version::empty(self.reclaimer.clone()));
         let table = Arc::new(Table::new(id, name, self.database, options, memtable, version, lsn));
         let mut changed = (*tables).clone();

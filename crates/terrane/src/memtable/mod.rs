@@ -64,6 +64,13 @@ impl Memtable {
         }
     }
 
+    /// With random numbers inside that follow from `salt`, so that nobody can choose keys by them.
+    #[must_use]
+    pub(crate) fn salted(mut self, salt: u64) -> Self {
+        self.tombstones.salt(salt);
+        self
+    }
+
     /// Adds one operation of the batch entry at `lsn`: `during` replay, or while others read.
     pub(crate) fn insert(
         &self,

@@ -73,7 +73,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     log_options.segment_bytes = options.tuning.segment_bytes;
     log_options.tail_bytes = options.tuning.tail_bytes;
     log_options.drain_bytes = options.tuning.drain_bytes;
-    let memtables = memtables(&state, &memory)?;
+    let memtables = memtables(&state, &memory, &*media)?;
     let replayed = replay::replay(&media, &log_options, &state, &memtables)?;
     for value in memtables.values().flat_map(|m| m.values()) {
         survey.claim_value(&value)?;
@@ -200,12 +200,17 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
 }
 
 /// One memtable for each subtable alive.
-fn memtables(state: &DbState, memory: &MemoryBudget) -> Result<HashMap<SubtableId, Arc<Memtable>>> {
+fn memtables(
+    state: &DbState,
+    memory: &MemoryBudget,
+    media: &dyn Media,
+) -> Result<HashMap<SubtableId, Arc<Memtable>>> {
     let mut all = HashMap::new();
     for (id, s) in &state.subtables {
         let record = SubtableOptionsRecord::decode(&s.options).map_err(|e| e.with_subtable(&*s.name))?;
         let o = options::from_record(&record);
-        all.insert(*id, Arc::new(Memtable::new(o.index, 0, memory.clone())));
+        let memtable = Memtable::new(o.index, 0, memory.clone()).salted(media.entropy());
+        all.insert(*id, Arc::new(memtable));
     }
     Ok(all)
 }

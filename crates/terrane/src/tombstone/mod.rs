@@ -89,6 +89,11 @@ impl MemTombstones {
         }
     }
 
+    /// With other random numbers inside.
+    pub(crate) fn salt(&mut self, salt: u64) {
+        self.writer.get_mut().make.salt(salt);
+    }
+
     /// Adds [start, end) at `seq`, of the batch at `lsn`. Empty and inverted intervals cover nothing and are ignored.
     ///
     /// # Errors

@@ -68,6 +68,11 @@ impl Maker {
         Maker { account, drawn: 0 }
     }
 
+    /// Draws from `salt` on: whoever chooses the keys must not know the priorities.
+    pub(super) fn salt(&mut self, salt: u64) {
+        self.drawn = salt;
+    }
+
     pub(super) fn charge(&self, bytes: usize) -> Charge {
         Charge::new(&self.account, bytes)
     }
