@@ -1,0 +1,90 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::engine::Kind;
+use crate::settings::Compression;
+use crate::workload::Workload;
+
+#[derive(Debug, Parser)]
+#[command(name = "terrane-bench", version, about = "Times Terrane and its peers on the same data")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs workloads on engines, interleaved, round by round
+    Run(RunArgs),
+    /// One engine, told by the program that started it what to do
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Workloads, in this order
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub(crate) workload: Vec<Workload>,
+    /// Engines
+    #[arg(long, value_delimiter = ',', default_value = "terrane")]
+    pub(crate) engine: Vec<Kind>,
+    /// Records in the database
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) records: u64,
+    /// Operations of a workload, all threads together. Default: as many as records; a tenth of that for ones that
+    /// touch many records each
+    #[arg(long)]
+    pub(crate) ops: Option<u64>,
+    /// Threads that work at once
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) threads: u64,
+    /// Bytes of a key
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(8..=65536))]
+    pub(crate) key_bytes: u64,
+    /// Bytes of a value; half of them compress
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=67_108_864))]
+    pub(crate) value_bytes: u64,
+    /// Skew of the choice of keys (0: none), for the ycsb workloads
+    #[arg(long, default_value_t = 0.99)]
+    pub(crate) zipf: f64,
+    /// Cache of the engine
+    #[arg(long, default_value_t = 1024)]
+    pub(crate) cache_mib: u64,
+    /// Memory for all memtables of the engine
+    #[arg(long, default_value_t = 128)]
+    pub(crate) memtable_mib: u64,
+    /// Compression of all engines that can
+    #[arg(long, default_value = "none")]
+    pub(crate) compression: Compression,
+    /// Ends a workload after this time, whatever `--ops` says
+    #[arg(long)]
+    pub(crate) seconds: Option<f64>,
+    /// Rounds; the table shows medians
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) rounds: u64,
+    /// Each commit survives a power failure
+    #[arg(long)]
+    pub(crate) sync: bool,
+    /// Reads past the page cache where the engine can choose
+    #[arg(long)]
+    pub(crate) direct: bool,
+    /// Where databases are made; it wants room for all engines' data at once
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    /// The engines' settings, instead of those built in
+    #[arg(long)]
+    pub(crate) peers: Option<PathBuf>,
+    /// One JSON object per engine, workload and round on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// The job, as JSON
+    pub(crate) job: String,
+}

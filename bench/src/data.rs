@@ -1,0 +1,112 @@
+//! Keys and values: made from numbers, the same for every engine.
+//!
+//! Record `i` has the key `2 i`, big-endian, so that order of numbers is order of keys; odd keys are never written and
+//! serve as the ones that are missing. Values are windows into a pool of which half compresses.
+
+use crate::choice::mix;
+
+/// Bytes that values are cut from.
+const POOL: usize = 1 << 20;
+
+pub(crate) struct Data {
+    key_bytes: usize,
+    value_bytes: usize,
+    pool: Vec<u8>,
+}
+
+impl Data {
+    pub(crate) fn new(key_bytes: usize, value_bytes: usize) -> Self {
+        // Stretches of random bytes and of one byte, alternating, 50 bytes each: any window is half of either kind.
+        let mut pool = Vec::with_capacity(POOL + value_bytes + 64);
+        let mut n = 0u64;
+        while pool.len() < POOL + value_bytes {
+            for _ in 0..7 {
+                n += 1;
+                pool.extend_from_slice(&mix(n).to_le_bytes());
+            }
+            pool.truncate(pool.len() - 6);
+            pool.resize(pool.len() + 50, (n % 251) as u8);
+        }
+        Data { key_bytes, value_bytes, pool }
+    }
+
+    /// Writes the key of record `i` into `key`.
+    pub(crate) fn key(&self, i: u64, key: &mut Vec<u8>) {
+        self.number(2 * i, key);
+    }
+
+    /// A key that no record has, among those that records have.
+    pub(crate) fn missing(&self, i: u64, key: &mut Vec<u8>) {
+        self.number(2 * i + 1, key);
+    }
+
+    fn number(&self, n: u64, key: &mut Vec<u8>) {
+        key.clear();
+        key.extend_from_slice(&n.to_be_bytes());
+        key.resize(self.key_bytes, b'0');
+    }
+
+    /// The value of record `i` as of its `version`-th write.
+    pub(crate) fn value(&self, i: u64, version: u64) -> &[u8] {
+        let at = mix(i.wrapping_mul(31).wrapping_add(version)) as usize % POOL;
+        &self.pool[at..at + self.value_bytes]
+    }
+}
+
+/// A one-to-one mapping of `0..n` to itself that looks random: fills visit every record once, in no order.
+pub(crate) struct Shuffle {
+    n: u64,
+    half: u32,
+    seed: u64,
+}
+
+impl Shuffle {
+    pub(crate) fn new(n: u64, seed: u64) -> Self {
+        let bits = 64 - n.saturating_sub(1).max(1).leading_zeros();
+        Shuffle { n, half: bits.div_ceil(2).max(1), seed }
+    }
+
+    /// Where `i` goes. A Feistel network over the next even power of two; what falls outside goes round again.
+    pub(crate) fn at(&self, mut i: u64) -> u64 {
+        let mask = (1u64 << self.half) - 1;
+        loop {
+            let (mut left, mut right) = (i >> self.half, i & mask);
+            for round in 0..4u64 {
+                let f = mix(right ^ self.seed.wrapping_add(round << 56)) & mask;
+                (left, right) = (right, left ^ f);
+            }
+            i = left << self.half | right;
+            if i < self.n {
+                return i;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_visits_everything_once() {
+        for n in [1, 2, 3, 100, 1000, 4097] {
+            let s = Shuffle::new(n, 7);
+            let mut seen: Vec<u64> = (0..n).map(|i| s.at(i)).collect();
+            seen.sort_unstable();
+            assert!(seen.iter().copied().eq(0..n), "of {n}");
+        }
+    }
+
+    #[test]
+    fn keys_are_in_order_and_missing_ones_between() {
+        let d = Data::new(16, 10);
+        let (mut a, mut b, mut c) = (vec![], vec![], vec![]);
+        d.key(255, &mut a);
+        d.missing(255, &mut b);
+        d.key(256, &mut c);
+        assert!(a < b && b < c);
+        assert_eq!(a.len(), 16);
+        assert_eq!(d.value(3, 1), d.value(3, 1));
+        assert_ne!(d.value(3, 1), d.value(3, 2));
+    }
+}

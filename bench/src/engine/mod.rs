@@ -1,0 +1,128 @@
+//! The engines that are timed, behind one face.
+
+#[cfg(feature = "peers")]
+mod fjall;
+#[cfg(feature = "peers")]
+mod lmdb;
+#[cfg(feature = "peers")]
+mod redb;
+#[cfg(feature = "peers")]
+mod rocksdb;
+mod terrane;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+use crate::settings::{Peers, Settings};
+
+/// An engine's name on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Terrane,
+    #[cfg(feature = "peers")]
+    Rocksdb,
+    #[cfg(feature = "peers")]
+    Fjall,
+    #[cfg(feature = "peers")]
+    Redb,
+    #[cfg(feature = "peers")]
+    Lmdb,
+}
+
+/// An engine in one of the forms it is run in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entrant {
+    pub(crate) kind: Kind,
+    /// Block size, for engines that are run with several.
+    pub(crate) block_kib: Option<usize>,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Terrane => "terrane",
+            #[cfg(feature = "peers")]
+            Kind::Rocksdb => "rocksdb",
+            #[cfg(feature = "peers")]
+            Kind::Fjall => "fjall",
+            #[cfg(feature = "peers")]
+            Kind::Redb => "redb",
+            #[cfg(feature = "peers")]
+            Kind::Lmdb => "lmdb",
+        }
+    }
+
+    /// The forms in which this engine is run.
+    pub(crate) fn entrants(self, peers: &Peers) -> Vec<Entrant> {
+        #[cfg(feature = "peers")]
+        if self == Kind::Rocksdb {
+            let sizes = peers.rocksdb.block_kib.iter();
+            return sizes.map(|&k| Entrant { kind: self, block_kib: Some(k) }).collect();
+        }
+        let _ = peers;
+        vec![Entrant { kind: self, block_kib: None }]
+    }
+}
+
+impl std::fmt::Display for Entrant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.block_kib {
+            Some(k) => write!(f, "{} {k}K", self.kind.name()),
+            None => f.write_str(self.kind.name()),
+        }
+    }
+}
+
+/// An open database. Threads share it; each works through a session of its own.
+pub(crate) trait Engine: Send + Sync {
+    fn session(&self) -> Result<Box<dyn Session + '_>, Failure>;
+
+    /// Returns when no work is left in the background.
+    fn settle(&self) -> Result<(), Failure>;
+
+    /// Whether a file of this name holds a log that is recycled, not data.
+    fn is_log(&self, file: &str) -> bool;
+
+    /// What the engine says of itself, for the reader of a row.
+    fn says(&self) -> serde_json::Value;
+
+    fn close(self: Box<Self>) -> Result<(), Failure>;
+}
+
+/// One thread's way into an [`Engine`].
+pub(crate) trait Session {
+    /// Commits all of `records` at once; `None` deletes.
+    fn write(&mut self, records: &[(&[u8], Option<&[u8]>)], sync: bool) -> Result<(), Failure>;
+
+    /// Shows the value to `see`; says whether there is one.
+    fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure>;
+
+    /// Shows up to `limit` records from `from` on to `see`; says how many there were.
+    fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure>;
+}
+
+/// Opens or creates a database in `dir`.
+pub(crate) fn open(
+    entrant: &Entrant,
+    dir: &Path,
+    settings: &Settings,
+    peers: &Peers,
+) -> Result<Box<dyn Engine>, Failure> {
+    let _ = peers;
+    Ok(match entrant.kind {
+        Kind::Terrane => Box::new(terrane::Terrane::open(dir, settings)?),
+        #[cfg(feature = "peers")]
+        Kind::Rocksdb => {
+            Box::new(rocksdb::RocksDb::open(dir, settings, &peers.rocksdb, entrant.block_kib.unwrap_or(16))?)
+        }
+        #[cfg(feature = "peers")]
+        Kind::Fjall => Box::new(fjall::Fjall::open(dir, settings, &peers.fjall)?),
+        #[cfg(feature = "peers")]
+        Kind::Redb => Box::new(redb::Redb::open(dir, settings)?),
+        #[cfg(feature = "peers")]
+        Kind::Lmdb => Box::new(lmdb::Lmdb::open(dir, settings, &peers.lmdb)?),
+    })
+}

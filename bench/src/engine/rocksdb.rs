@@ -1,0 +1,153 @@
+//! RocksDB, set up as its experts would for these budgets.
+
+use std::path::Path;
+
+use rust_rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, Options, ReadOptions, WaitForCompactOptions, WriteBatch,
+    WriteOptions,
+};
+use serde_json::json;
+
+use crate::Failure;
+use crate::engine::{Engine, Session};
+use crate::settings::{self, Compression, Settings};
+
+pub(crate) struct RocksDb {
+    db: DB,
+    options: Options,
+    reads_direct: bool,
+}
+
+impl RocksDb {
+    pub(crate) fn open(
+        dir: &Path,
+        s: &Settings,
+        own: &settings::RocksDb,
+        block_kib: usize,
+    ) -> Result<Self, Failure> {
+        let mut blocks = BlockBasedOptions::default();
+        blocks.set_block_cache(&Cache::new_lru_cache(s.cache_bytes as usize));
+        blocks.set_block_size(block_kib << 10);
+        blocks.set_bloom_filter(own.bloom_bits, false);
+        blocks.set_format_version(own.format_version);
+        // Index and filters count in the cache's budget, as Terrane's do.
+        blocks.set_cache_index_and_filter_blocks(true);
+        blocks.set_cache_index_and_filter_blocks_with_high_priority(true);
+        blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_block_based_table_factory(&blocks);
+        o.set_write_buffer_size((s.memtable_bytes / own.write_buffers) as usize);
+        o.set_max_write_buffer_number(i32::try_from(own.write_buffers)?);
+        o.set_max_background_jobs(own.background_jobs);
+        o.set_level_compaction_dynamic_level_bytes(own.dynamic_level_bytes);
+        o.set_compression_type(DBCompressionType::None);
+        if s.compression == Compression::Zstd {
+            // As in Terrane: what is hot and short-lived stays as it is.
+            let (plain, zstd) = (DBCompressionType::None, DBCompressionType::Zstd);
+            o.set_compression_per_level(&[plain, plain, zstd, zstd, zstd, zstd, zstd]);
+        }
+        let direct = s.direct || own.direct_io;
+        o.set_use_direct_reads(direct);
+        o.set_use_direct_io_for_flush_and_compaction(direct);
+        o.enable_statistics();
+        let db = DB::open(&o, dir)?;
+        Ok(RocksDb { db, options: o, reads_direct: direct })
+    }
+
+    fn number(&self, property: &str) -> u64 {
+        self.db.property_int_value(property).ok().flatten().unwrap_or(0)
+    }
+}
+
+impl Engine for RocksDb {
+    fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        Ok(Box::new(Handle {
+            db: &self.db,
+            synced,
+            buffered: WriteOptions::default(),
+            read: ReadOptions::default(),
+        }))
+    }
+
+    fn settle(&self) -> Result<(), Failure> {
+        Ok(self.db.wait_for_compact(&WaitForCompactOptions::default())?)
+    }
+
+    fn is_log(&self, file: &str) -> bool {
+        file.ends_with(".log") || file.starts_with("LOG")
+    }
+
+    fn says(&self) -> serde_json::Value {
+        let stalled = self.options.get_statistics().and_then(|all| {
+            let line = all.lines().find(|l| l.starts_with("rocksdb.stall.micros"))?.to_owned();
+            line.split_whitespace().last()?.parse::<u64>().ok()
+        });
+        json!({
+            "level0_files": self.number("rocksdb.num-files-at-level0"),
+            "live_bytes": self.number("rocksdb.estimate-live-data-size"),
+            "stalled_seconds": stalled.unwrap_or(0) as f64 / 1e6,
+            "direct": self.reads_direct,
+        })
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        drop(self.db);
+        Ok(())
+    }
+}
+
+struct Handle<'a> {
+    db: &'a DB,
+    synced: WriteOptions,
+    buffered: WriteOptions,
+    read: ReadOptions,
+}
+
+impl Session for Handle<'_> {
+    fn write(&mut self, records: &[(&[u8], Option<&[u8]>)], sync: bool) -> Result<(), Failure> {
+        let options = if sync { &self.synced } else { &self.buffered };
+        if let [(key, value)] = records {
+            match value {
+                Some(v) => self.db.put_opt(key, v, options)?,
+                None => self.db.delete_opt(key, options)?,
+            }
+            return Ok(());
+        }
+        let mut batch = WriteBatch::default();
+        for (key, value) in records {
+            match value {
+                Some(v) => batch.put(key, v),
+                None => batch.delete(key),
+            }
+        }
+        Ok(self.db.write_opt(&batch, options)?)
+    }
+
+    fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+        let found = self.db.get_pinned_opt(key, &self.read)?;
+        if let Some(v) = &found {
+            see(v);
+        }
+        Ok(found.is_some())
+    }
+
+    fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {
+        let mut iter = self.db.raw_iterator_opt(ReadOptions::default());
+        iter.seek(from);
+        let mut n = 0;
+        while n < limit {
+            let Some((key, value)) = iter.item() else { break };
+            see(key, value);
+            n += 1;
+            if n < limit {
+                iter.next();
+            }
+        }
+        iter.status()?;
+        Ok(n)
+    }
+}

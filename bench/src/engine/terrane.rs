@@ -1,0 +1,106 @@
+//! Terrane.
+
+use std::path::Path;
+
+use serde_json::json;
+use terrane::{Compression, Db, Durability, Options, ReadOptions, Subtable, SubtableOptions, WriteBatch};
+
+use crate::Failure;
+use crate::engine::{Engine, Session};
+use crate::settings::{self, Settings};
+
+pub(crate) struct Terrane {
+    db: Db,
+    table: Subtable,
+}
+
+impl Terrane {
+    pub(crate) fn open(dir: &Path, s: &Settings) -> Result<Self, Failure> {
+        let options =
+            Options::new().memtable_bytes(s.memtable_bytes as usize).cache_bytes(s.cache_bytes as usize);
+        let db = Db::open(dir, options)?;
+        let compression = match s.compression {
+            settings::Compression::None => Compression::None,
+            settings::Compression::Zstd => Compression::Zstd(1),
+        };
+        let table = db.subtable_or_create("bench", SubtableOptions::new().compression(compression))?;
+        Ok(Terrane { db, table })
+    }
+}
+
+impl Engine for Terrane {
+    fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
+        Ok(Box::new(Handle { db: &self.db, table: self.table.clone() }))
+    }
+
+    fn settle(&self) -> Result<(), Failure> {
+        Ok(self.db.wait_idle()?)
+    }
+
+    fn is_log(&self, file: &str) -> bool {
+        file.ends_with(".log") || file.contains("tail")
+    }
+
+    fn says(&self) -> serde_json::Value {
+        let stats = self.db.stats();
+        let levels: Vec<_> = stats.subtables.iter().flat_map(|t| &t.levels).collect();
+        json!({
+            "levels": levels.iter().map(|l| json!([l.name, l.runs, l.bytes])).collect::<Vec<_>>(),
+            "paced_seconds": stats.paced_seconds,
+            "full_waits": stats.full_waits,
+            "full_wait_seconds": stats.full_wait_seconds,
+            "flush_bytes": stats.flush_bytes,
+            "compact_written": stats.compact_written,
+        })
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        let Terrane { db, table } = *self;
+        drop(table);
+        Ok(db.close()?)
+    }
+}
+
+struct Handle<'a> {
+    db: &'a Db,
+    table: Subtable,
+}
+
+impl Session for Handle<'_> {
+    fn write(&mut self, records: &[(&[u8], Option<&[u8]>)], sync: bool) -> Result<(), Failure> {
+        if let ([(key, value)], false) = (records, sync) {
+            match value {
+                Some(v) => self.table.put(key, v)?,
+                None => self.table.delete(key)?,
+            }
+            return Ok(());
+        }
+        let mut batch = WriteBatch::new();
+        for (key, value) in records {
+            match value {
+                Some(v) => batch.put(&self.table, key, v)?,
+                None => batch.delete(&self.table, key)?,
+            }
+        }
+        self.db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })?;
+        Ok(())
+    }
+
+    fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
+        Ok(self.table.get_with(key, |v| see(v))?.is_some())
+    }
+
+    fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {
+        let mut cursor = self.table.cursor(ReadOptions::new())?;
+        cursor.seek(from)?;
+        let mut n = 0;
+        while n < limit && cursor.valid() {
+            see(cursor.key(), &cursor.value()?);
+            n += 1;
+            if n < limit {
+                cursor.next()?;
+            }
+        }
+        Ok(n)
+    }
+}

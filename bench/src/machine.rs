@@ -1,0 +1,96 @@
+//! What the operating system says of this process and of the machine.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// Counters at one moment; differences are what a workload cost.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Counters {
+    pub(crate) cpu_seconds: f64,
+    /// Bytes this process caused to be written to, and read from, devices.
+    pub(crate) written: u64,
+    pub(crate) read: u64,
+    /// Time that the host gave to others, all cores together.
+    pub(crate) stolen_seconds: f64,
+}
+
+impl Counters {
+    pub(crate) fn now() -> Result<Self, Failure> {
+        let io = std::fs::read_to_string("/proc/self/io")?;
+        let field = |name: &str| -> u64 {
+            io.lines()
+                .filter_map(|l| l.strip_prefix(name)?.strip_prefix(": ")?.trim().parse().ok())
+                .next()
+                .unwrap_or(0)
+        };
+        Ok(Counters {
+            cpu_seconds: cpu_seconds()?,
+            written: field("write_bytes"),
+            read: field("read_bytes"),
+            stolen_seconds: stolen_seconds()?,
+        })
+    }
+
+    pub(crate) fn since(&self, earlier: &Counters) -> Counters {
+        Counters {
+            cpu_seconds: self.cpu_seconds - earlier.cpu_seconds,
+            written: self.written.saturating_sub(earlier.written),
+            read: self.read.saturating_sub(earlier.read),
+            stolen_seconds: self.stolen_seconds - earlier.stolen_seconds,
+        }
+    }
+}
+
+/// Clock ticks per second in `/proc`: fixed for user space on Linux.
+const TICKS: f64 = 100.0;
+
+fn cpu_seconds() -> Result<f64, Failure> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The second field is a name in parentheses and may hold anything.
+    let rest = stat.rsplit_once(')').map_or(stat.as_str(), |(_, r)| r);
+    let ticks: f64 = rest.split_whitespace().skip(11).take(2).filter_map(|f| f.parse::<f64>().ok()).sum();
+    Ok(ticks / TICKS)
+}
+
+fn stolen_seconds() -> Result<f64, Failure> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let cpu = stat.lines().next().unwrap_or_default();
+    Ok(cpu.split_whitespace().nth(8).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0) / TICKS)
+}
+
+/// Resident memory of this process, bytes: now, and its peak.
+pub(crate) fn resident() -> Result<(u64, u64), Failure> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let kib = |name: &str| -> u64 {
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
+        line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    };
+    Ok((kib("VmRSS:") << 10, kib("VmHWM:") << 10))
+}
+
+/// Bytes that files under `dir` take on the device; `log` of them in files that `is_log` knows.
+pub(crate) fn disk_bytes(dir: &Path, is_log: &dyn Fn(&str) -> bool) -> Result<(u64, u64), Failure> {
+    use std::os::unix::fs::MetadataExt;
+    let (mut all, mut log) = (0, 0);
+    let mut dirs = vec![dir.to_path_buf()];
+    while let Some(d) = dirs.pop() {
+        for entry in std::fs::read_dir(&d)? {
+            let entry = entry?;
+            // Files come and go while an engine works.
+            let Ok(meta) = entry.metadata() else { continue };
+            if meta.is_dir() {
+                dirs.push(entry.path());
+                continue;
+            }
+            let bytes = meta.blocks() * 512;
+            all += bytes;
+            if is_log(&entry.file_name().to_string_lossy()) {
+                log += bytes;
+            }
+        }
+    }
+    Ok((all, log))
+}

@@ -1,0 +1,39 @@
+//! `terrane-bench`: times Terrane and its peers on the same data, with the same budgets and the same durability.
+//!
+//! Engines run in processes of their own, so that memory, processor time and device traffic are known for each; one works
+//! while the others rest. Rounds are interleaved: drift of the machine meets all engines alike, and only ratios within
+//! one call mean anything.
+
+#![allow(clippy::disallowed_methods, reason = "a bench reads clocks and files itself")]
+#![allow(missing_docs, reason = "a program, not a library")]
+
+mod args;
+mod choice;
+mod data;
+mod engine;
+mod machine;
+mod measure;
+mod report;
+mod run;
+mod settings;
+mod worker;
+mod workload;
+
+use clap::Parser;
+
+/// What went wrong, in words.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> std::process::ExitCode {
+    let done = match args::Cli::parse().command {
+        args::Command::Run(a) => run::run(&a),
+        args::Command::Worker(a) => worker::run(&a),
+    };
+    match done {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("terrane-bench: {e}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a workload's threads measure: latencies, and operations in each second.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// Latencies are kept from 1 ns to 100 s, to three digits.
+const LONGEST_NANOS: u64 = 100_000_000_000;
+/// Seconds that are counted one by one.
+const MOST_SECONDS: usize = 7200;
+
+/// One thread's record. No sharing: threads' records are added at the end.
+pub(crate) struct Recorder {
+    began: Instant,
+    last: Instant,
+    latencies: Histogram<u64>,
+    seconds: Vec<u64>,
+    ops: u64,
+}
+
+impl Recorder {
+    pub(crate) fn new(began: Instant) -> Result<Self, Failure> {
+        let latencies = Histogram::new_with_bounds(1, LONGEST_NANOS, 3)?;
+        Ok(Recorder { began, last: began, latencies, seconds: Vec::new(), ops: 0 })
+    }
+
+    /// Before the first operation, and after any pause that is not to count.
+    pub(crate) fn start(&mut self) {
+        self.last = Instant::now();
+    }
+
+    /// After an operation that counts as `n`: it took the time since the one before.
+    pub(crate) fn done(&mut self, n: u64) {
+        let now = Instant::now();
+        let nanos = (now - self.last).as_nanos() as u64;
+        self.last = now;
+        self.latencies.saturating_record(nanos.max(1));
+        self.ops += n;
+        let second = ((now - self.began).as_secs() as usize).min(MOST_SECONDS);
+        if second >= self.seconds.len() {
+            self.seconds.resize(second + 1, 0);
+        }
+        self.seconds[second] += n;
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.last - self.began
+    }
+
+    pub(crate) fn add(&mut self, other: &Recorder) -> Result<(), Failure> {
+        self.latencies.add(&other.latencies)?;
+        self.ops += other.ops;
+        self.last = self.last.max(other.last);
+        if self.seconds.len() < other.seconds.len() {
+            self.seconds.resize(other.seconds.len(), 0);
+        }
+        for (mine, theirs) in self.seconds.iter_mut().zip(&other.seconds) {
+            *mine += theirs;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn result(&self) -> Measured {
+        let seconds = self.elapsed().as_secs_f64().max(1e-9);
+        // The last second is not whole; a run shorter than one has no whole second.
+        let mut whole = self.seconds[..self.seconds.len().saturating_sub(1)].to_vec();
+        whole.sort_unstable();
+        let us = |q: f64| self.latencies.value_at_quantile(q) as f64 / 1e3;
+        Measured {
+            ops: self.ops,
+            seconds,
+            ops_per_s: self.ops as f64 / seconds,
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            p999_us: us(0.999),
+            max_us: self.latencies.max() as f64 / 1e3,
+            min_second_ops: whole.first().copied(),
+            p5_second_ops: whole.get(whole.len() / 20).copied(),
+            median_second_ops: whole.get(whole.len() / 2).copied(),
+        }
+    }
+}
+
+/// What came of a workload. Latencies are of operations as the workload counts them; a scan's is of one chunk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) ops: u64,
+    pub(crate) seconds: f64,
+    pub(crate) ops_per_s: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) max_us: f64,
+    /// The slowest, the 5th-percentile and the median whole second; none if the run was shorter than one.
+    pub(crate) min_second_ops: Option<u64>,
+    pub(crate) p5_second_ops: Option<u64>,
+    pub(crate) median_second_ops: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_without_operations_count() {
+        let began = Instant::now();
+        let mut a = Recorder::new(began).unwrap();
+        a.seconds = vec![10, 0, 10, 3];
+        let mut b = Recorder::new(began).unwrap();
+        b.seconds = vec![10, 0];
+        a.add(&b).unwrap();
+        let m = a.result();
+        assert_eq!((m.min_second_ops, m.median_second_ops), (Some(0), Some(10)));
+    }
+}

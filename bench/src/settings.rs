@@ -1,0 +1,110 @@
+//! What a run asks of every engine alike, and how each engine is set up for it (`peers.toml`).
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+use crate::args::RunArgs;
+
+/// The same for all engines of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    pub(crate) records: u64,
+    pub(crate) key_bytes: usize,
+    pub(crate) value_bytes: usize,
+    pub(crate) zipf: f64,
+    pub(crate) cache_bytes: u64,
+    pub(crate) memtable_bytes: u64,
+    pub(crate) compression: Compression,
+    pub(crate) sync: bool,
+    pub(crate) direct: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Compression {
+    None,
+    Zstd,
+}
+
+impl Settings {
+    pub(crate) fn new(a: &RunArgs) -> Self {
+        Settings {
+            records: a.records,
+            key_bytes: a.key_bytes as usize,
+            value_bytes: a.value_bytes as usize,
+            zipf: a.zipf,
+            cache_bytes: a.cache_mib << 20,
+            memtable_bytes: a.memtable_mib << 20,
+            compression: a.compression,
+            sync: a.sync,
+            direct: a.direct,
+        }
+    }
+
+    /// Bytes that a user would say a record has.
+    pub(crate) fn record_bytes(&self) -> u64 {
+        (self.key_bytes + self.value_bytes) as u64
+    }
+}
+
+/// `peers.toml`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Peers {
+    pub(crate) rocksdb: RocksDb,
+    pub(crate) fjall: Fjall,
+    pub(crate) lmdb: Lmdb,
+    pub(crate) redb: Redb,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RocksDb {
+    pub(crate) block_kib: Vec<usize>,
+    pub(crate) bloom_bits: f64,
+    pub(crate) write_buffers: u64,
+    pub(crate) background_jobs: i32,
+    pub(crate) dynamic_level_bytes: bool,
+    pub(crate) direct_io: bool,
+    pub(crate) format_version: i32,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fjall {
+    pub(crate) block_kib: u32,
+    pub(crate) bloom_bits: f32,
+    pub(crate) background_jobs: usize,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Lmdb {
+    pub(crate) map_gib: usize,
+    pub(crate) writemap: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Redb {}
+
+impl Peers {
+    pub(crate) fn load(a: &RunArgs) -> Result<Self, Failure> {
+        let text = match &a.peers {
+            Some(path) => std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?,
+            None => include_str!("../peers.toml").to_owned(),
+        };
+        Ok(toml::from_str(&text).map_err(|e| format!("the engines' settings: {e}"))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_built_in_are_read() {
+        let peers: Peers = toml::from_str(include_str!("../peers.toml")).unwrap();
+        assert_eq!(peers.rocksdb.block_kib, [4, 16]);
+    }
+}

@@ -1,0 +1,144 @@
+//! One thread of each workload but YCSB's.
+
+use std::sync::atomic::Ordering;
+
+use crate::Failure;
+use crate::workload::{Lane, Workload, ycsb};
+
+/// Records of a seekrandom, its own included.
+const SEEK_RECORDS: u64 = 10;
+/// Records of a scan between two looks at the clock.
+const SCAN_CHUNK: u64 = 1000;
+
+/// Does the operations of thread `thread`.
+pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
+    match lane.course.plan.workload {
+        Workload::Fillseq => fill(lane, false),
+        Workload::Fillrandom => fill(lane, true),
+        Workload::Overwrite | Workload::Commit => overwrite(lane, lane.course.settings.sync),
+        Workload::CommitMixed => overwrite(lane, thread % 2 == 0),
+        Workload::Readrandom | Workload::Readwhilewriting => read(lane, true),
+        Workload::Readmissing => read(lane, false),
+        Workload::Seekrandom => seek(lane),
+        Workload::Scan => scan(lane),
+        Workload::Deleterandom => delete(lane),
+        w => ycsb::work(lane, w),
+    }
+}
+
+/// Overwrites until the others are done.
+pub(super) fn write_beside(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    while !lane.course.over.load(Ordering::Relaxed) {
+        put(lane, lane.course.settings.sync)?;
+    }
+    Ok(())
+}
+
+fn fill(lane: &mut Lane<'_>, shuffled: bool) -> Result<(), Failure> {
+    for i in lane.first..lane.first + lane.ops {
+        if lane.due() {
+            break;
+        }
+        let record = if shuffled { lane.course.shuffle.at(i) } else { i };
+        lane.course.data.key(record, &mut lane.key);
+        let value = lane.course.data.value(record, 0);
+        lane.session.write(&[(&lane.key, Some(value))], lane.course.settings.sync)?;
+        lane.recorder.done(1);
+    }
+    Ok(())
+}
+
+fn put(lane: &mut Lane<'_>, sync: bool) -> Result<(), Failure> {
+    let record = lane.random.below(lane.course.settings.records);
+    lane.course.data.key(record, &mut lane.key);
+    let value = lane.course.data.value(record, lane.random.next());
+    lane.session.write(&[(&lane.key, Some(value))], sync)
+}
+
+fn overwrite(lane: &mut Lane<'_>, sync: bool) -> Result<(), Failure> {
+    let mut n = 0;
+    while n < lane.ops && !lane.due() {
+        put(lane, sync)?;
+        lane.recorder.done(1);
+        n += 1;
+    }
+    Ok(())
+}
+
+fn delete(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    let mut n = 0;
+    while n < lane.ops && !lane.due() {
+        let record = lane.random.below(lane.course.settings.records);
+        lane.course.data.key(record, &mut lane.key);
+        lane.session.write(&[(&lane.key, None)], lane.course.settings.sync)?;
+        lane.recorder.done(1);
+        n += 1;
+    }
+    Ok(())
+}
+
+fn read(lane: &mut Lane<'_>, present: bool) -> Result<(), Failure> {
+    let want = lane.course.settings.value_bytes;
+    let mut n = 0;
+    while n < lane.ops && !lane.due() {
+        let record = lane.random.below(lane.course.settings.records);
+        if present {
+            lane.course.data.key(record, &mut lane.key);
+        } else {
+            lane.course.data.missing(record, &mut lane.key);
+        }
+        let mut bytes = want;
+        let found = lane.session.get(&lane.key, &mut |v| bytes = v.len())?;
+        if found != present || bytes != want {
+            return Err(format!("record {record}: found {found} with {bytes} bytes").into());
+        }
+        lane.recorder.done(1);
+        n += 1;
+    }
+    Ok(())
+}
+
+fn seek(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    let mut n = 0;
+    while n < lane.ops && !lane.due() {
+        let record = lane.random.below(lane.course.settings.records);
+        lane.course.data.key(record, &mut lane.key);
+        let mut bytes = 0;
+        lane.session.scan(&lane.key, SEEK_RECORDS, &mut |k, v| bytes += k.len() + v.len())?;
+        if bytes == 0 {
+            return Err(format!("record {record}: nothing from there on").into());
+        }
+        lane.recorder.done(1);
+        n += 1;
+    }
+    Ok(())
+}
+
+/// Each thread has a share of the records, and goes through it from front to back, once or until the time is over.
+fn scan(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    let records = lane.course.settings.records;
+    let mut at = lane.first % records;
+    let mut left = lane.ops;
+    while left > 0 && !lane.due() {
+        lane.course.data.key(at, &mut lane.key);
+        // As one scan would: each call goes on where the last one ended, a chunk further.
+        let want = left.min(SCAN_CHUNK * 64).min(records - at);
+        let mut seen = 0;
+        let recorder = &mut lane.recorder;
+        lane.session.scan(&lane.key, want, &mut |_, _| {
+            seen += 1;
+            if seen % SCAN_CHUNK == 0 {
+                recorder.done(SCAN_CHUNK);
+            }
+        })?;
+        if seen != want {
+            return Err(format!("{seen} records from {at} on instead of {want}").into());
+        }
+        if seen % SCAN_CHUNK != 0 {
+            lane.recorder.done(seen % SCAN_CHUNK);
+        }
+        left -= want;
+        at = (at + want) % records;
+    }
+    Ok(())
+}

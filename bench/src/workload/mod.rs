@@ -1,0 +1,218 @@
+//! The workloads: what each does to a database, and what it finds there.
+
+mod each;
+mod ycsb;
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+use crate::choice::{Random, Zipf};
+use crate::data::{Data, Shuffle};
+use crate::engine::{Engine, Session};
+use crate::measure::{Measured, Recorder};
+use crate::settings::Settings;
+
+/// A workload's name on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Workload {
+    /// An empty database, keys in order
+    Fillseq,
+    /// An empty database, every key once, in no order
+    Fillrandom,
+    /// New values for keys taken at random
+    Overwrite,
+    /// Keys taken at random, all there
+    Readrandom,
+    /// Keys taken at random, none there
+    Readmissing,
+    /// A seek to a key taken at random, and the ten records from there
+    Seekrandom,
+    /// All records in order; an operation is a record
+    Scan,
+    /// As readrandom, while one more thread overwrites
+    Readwhilewriting,
+    /// Deletes keys taken at random
+    Deleterandom,
+    /// Half reads, half updates
+    YcsbA,
+    /// 95 % reads, 5 % updates
+    YcsbB,
+    /// Reads
+    YcsbC,
+    /// 95 % reads of the latest, 5 % inserts
+    YcsbD,
+    /// 95 % scans of up to 100 records, 5 % inserts
+    YcsbE,
+    /// Half reads, half reads followed by an update
+    YcsbF,
+    /// Commits of one record
+    Commit,
+    /// As commit, every other thread unsynced; figures are those of the unsynced ones
+    CommitMixed,
+}
+
+impl Workload {
+    /// Whether it begins with an empty database.
+    pub(crate) fn fills(self) -> bool {
+        matches!(self, Workload::Fillseq | Workload::Fillrandom)
+    }
+
+    /// Operations if nothing else is asked for.
+    fn default_ops(self, records: u64) -> u64 {
+        match self {
+            Workload::Seekrandom | Workload::YcsbE => (records / 10).max(1),
+            _ => records,
+        }
+    }
+}
+
+impl std::fmt::Display for Workload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        use clap::ValueEnum;
+        f.write_str(self.to_possible_value().as_ref().map_or("", |v| v.get_name()))
+    }
+}
+
+/// How a workload is run once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) workload: Workload,
+    pub(crate) threads: u64,
+    /// All threads together; none: as the workload has it.
+    pub(crate) ops: Option<u64>,
+    pub(crate) seconds: Option<f64>,
+    /// Different rounds take different keys.
+    pub(crate) round: u64,
+}
+
+/// What the threads of one run share.
+struct Course<'a> {
+    plan: &'a Plan,
+    settings: &'a Settings,
+    data: &'a Data,
+    shuffle: Shuffle,
+    zipf: Zipf,
+    /// Records that there are: ycsb-d and ycsb-e insert.
+    inserted: &'a std::sync::atomic::AtomicU64,
+    began: Instant,
+    /// The others are done: a thread that only keeps them company stops.
+    over: std::sync::atomic::AtomicBool,
+}
+
+/// One thread's part of a run.
+struct Lane<'a> {
+    course: &'a Course<'a>,
+    session: Box<dyn Session + 'a>,
+    random: Random,
+    recorder: Recorder,
+    /// First operation, and how many.
+    first: u64,
+    ops: u64,
+    until: Option<Instant>,
+    key: Vec<u8>,
+}
+
+impl Lane<'_> {
+    fn due(&self) -> bool {
+        self.until.is_some_and(|u| Instant::now() >= u)
+    }
+}
+
+/// Makes the database all read workloads work on: every record once, in no order, in batches.
+pub(crate) fn load(engine: &dyn Engine, settings: &Settings) -> Result<Measured, Failure> {
+    const BATCH: u64 = 100;
+    let data = Data::new(settings.key_bytes, settings.value_bytes);
+    let shuffle = Shuffle::new(settings.records, 1);
+    let mut session = engine.session()?;
+    let mut recorder = Recorder::new(Instant::now())?;
+    let mut keys = vec![Vec::new(); BATCH as usize];
+    let mut at = 0;
+    while at < settings.records {
+        let n = BATCH.min(settings.records - at);
+        let numbers: Vec<u64> = (at..at + n).map(|i| shuffle.at(i)).collect();
+        for (key, i) in keys.iter_mut().zip(&numbers) {
+            data.key(*i, key);
+        }
+        let records: Vec<_> =
+            keys.iter().zip(&numbers).map(|(k, &i)| (k.as_slice(), Some(data.value(i, 0)))).collect();
+        session.write(&records, false)?;
+        recorder.done(n);
+        at += n;
+    }
+    Ok(recorder.result())
+}
+
+/// Runs a workload once. `inserted` is how many records there are, before and after.
+pub(crate) fn run(
+    engine: &dyn Engine,
+    settings: &Settings,
+    plan: &Plan,
+    inserted: &std::sync::atomic::AtomicU64,
+) -> Result<Measured, Failure> {
+    let data = Data::new(settings.key_bytes, settings.value_bytes);
+    let began = Instant::now();
+    let course = Course {
+        plan,
+        settings,
+        data: &data,
+        shuffle: Shuffle::new(settings.records, plan.round + 2),
+        zipf: Zipf::new(settings.records, settings.zipf),
+        inserted,
+        began,
+        over: false.into(),
+    };
+    let total = plan.ops.unwrap_or(plan.workload.default_ops(settings.records));
+    let total = if plan.workload.fills() { total.min(settings.records) } else { total };
+    let recorders = std::thread::scope(|scope| {
+        let course = &course;
+        let company = (plan.workload == Workload::Readwhilewriting)
+            .then(|| scope.spawn(move || each::write_beside(&mut lane(engine, course, plan.threads, 0, 0)?)));
+        let threads: Vec<_> = (0..plan.threads)
+            .map(|t| {
+                let first = total * t / plan.threads;
+                let ops = total * (t + 1) / plan.threads - first;
+                scope.spawn(move || -> Result<Recorder, Failure> {
+                    let mut lane = lane(engine, course, t, first, ops)?;
+                    each::work(&mut lane, t)?;
+                    Ok(lane.recorder)
+                })
+            })
+            .collect();
+        let done: Vec<_> = threads.into_iter().map(joined).collect();
+        course.over.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Some(c) = company {
+            joined(c)?;
+        }
+        done.into_iter().collect::<Result<Vec<_>, Failure>>()
+    })?;
+    let mut all = Recorder::new(began)?;
+    for (t, r) in recorders.iter().enumerate() {
+        // Mixed commits: the synced ones are only the company.
+        if plan.workload != Workload::CommitMixed || t % 2 == 1 || plan.threads == 1 {
+            all.add(r)?;
+        }
+    }
+    Ok(all.result())
+}
+
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
+    thread.join().unwrap_or_else(|_| Err("a thread of the workload panicked".into()))
+}
+
+fn lane<'a>(
+    engine: &'a dyn Engine,
+    course: &'a Course<'a>,
+    thread: u64,
+    first: u64,
+    ops: u64,
+) -> Result<Lane<'a>, Failure> {
+    let mut recorder = Recorder::new(course.began)?;
+    let seed = course.plan.round << 32 | thread << 8 | course.plan.workload as u64;
+    let until = course.plan.seconds.map(|s| course.began + Duration::from_secs_f64(s));
+    let session = engine.session()?;
+    recorder.start();
+    Ok(Lane { course, session, random: Random::new(seed), recorder, first, ops, until, key: Vec::new() })
+}
