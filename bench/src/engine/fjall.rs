@@ -19,11 +19,8 @@ pub(crate) struct Fjall {
 
 impl Fjall {
     pub(crate) fn open(dir: &Path, s: &Settings, own: &settings::Fjall) -> Result<Self, Failure> {
-        let db = Database::builder(dir)
-            .cache_size(s.cache_bytes)
-            .max_write_buffer_size(Some(s.memtable_bytes))
-            .worker_threads(own.background_jobs)
-            .open()?;
+        let db =
+            Database::builder(dir).cache_size(s.cache_bytes).worker_threads(own.background_jobs).open()?;
         let filter = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(own.bloom_bits));
         let table = db.keyspace("bench", || {
             KeyspaceCreateOptions::default()

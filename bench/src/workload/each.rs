@@ -16,7 +16,7 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
         Workload::Fillseq => fill(lane, false),
         Workload::Fillrandom => fill(lane, true),
         Workload::Overwrite | Workload::Commit => overwrite(lane, lane.course.settings.sync),
-        Workload::CommitMixed => overwrite(lane, thread % 2 == 0),
+        Workload::CommitMixed => overwrite(lane, thread.is_multiple_of(2)),
         Workload::Readrandom | Workload::Readwhilewriting => read(lane, true),
         Workload::Readmissing => read(lane, false),
         Workload::Seekrandom => seek(lane),
