@@ -2,7 +2,7 @@
 //!
 //! For each extent: the section checksums that the manifest holds, every block against its index entry, order within and
 //! across blocks, counts, bounds, and that each block's filter lets all of its keys pass. For each subtable: levels sorted
-//! and disjoint, at most four L0 runs, and *newer above older* for every key (design rule 8), records and range
+//! and disjoint, at most eight L0 runs, and *newer above older* for every key (design rule 8), records and range
 //! tombstones, by merging all levels. Large values against their references, those of memtables included.
 //!
 //! Damage is collected, not thrown: one bad block does not hide the next.

@@ -30,12 +30,6 @@ struct Claimed {
 /// What a full L0 with a memtable behind it adds to the urgency of a subtable's work, against that of other subtables.
 const FULL_L0: f64 = 2.0;
 
-/// Whether a memtable waits for a place in L0.
-fn state_waits(table: &Table) -> bool {
-    let state = table.state();
-    state.version.l0.len() >= pick::MAX_L0_RUNS && state.memtables.len() > 1
-}
-
 fn claim_of(version: &Version, pick: &Pick) -> Claim {
     Claim::of_merge(version, pick.from, pick.to, &pick.range.lo, pick.range.hi.as_deref())
 }
@@ -237,9 +231,8 @@ impl Engine {
             {
                 // Writers of others must not keep this one's memtables waiting for ever: a full L0 comes first, and among
                 // equals who has waited longest.
-                let waits = state_waits(table);
-                let served = table.served.load(Ordering::Relaxed);
-                let rank = (p.urgency + if waits { FULL_L0 } else { 0.0 }, served);
+                let more = if table.waits_for_l0() { FULL_L0 } else { 0.0 };
+                let rank = (p.urgency + more, table.served.load(Ordering::Relaxed));
                 if best.as_ref().is_none_or(|(b, ..)| rank.0 > b.0 || (rank.0 == b.0 && rank.1 < b.1)) {
                     best = Some((rank, table.clone(), p));
                 }

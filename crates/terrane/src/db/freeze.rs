@@ -95,9 +95,9 @@ impl Engine {
         if self.log.live_bytes() > self.options.log_budget() {
             let settled = self.settled();
             let tables = self.tables.load();
-            let oldest = tables.all().min_by_key(|t| t.oldest_unflushed(settled, None));
-            match oldest {
-                Some(t) if t.oldest_unflushed(settled, None) < settled => {
+            let oldest = tables.all().map(|t| (t.oldest_unflushed(settled, None), t));
+            match oldest.min_by_key(|(lsn, _)| *lsn) {
+                Some((lsn, t)) if lsn < settled => {
                     if t.frozen().is_empty() {
                         self.freeze_active(t);
                     }
@@ -108,19 +108,31 @@ impl Engine {
         }
         if self.memory.fullness() > 0.6 {
             let tables = self.tables.load();
-            // What cannot be written out is left out of the account.
-            let free = || tables.all().filter(|t| t.standstill().is_none());
-            let waiting: usize = free().map(|t| t.frozen().iter().map(|m| m.bytes()).sum::<usize>()).sum();
-            let active: usize = free().map(|t| t.state().active().bytes()).sum();
-            let used = self.memory.used().saturating_sub(self.stuck_bytes());
+            let (mut waiting, mut active, mut stuck) = (0, 0, 0);
+            let mut largest: Option<(usize, &Arc<Table>)> = None;
+            for t in tables.all() {
+                // What cannot be written out is left out of the account.
+                if t.standstill().is_some() {
+                    stuck += t.memtable_bytes();
+                    continue;
+                }
+                let state = t.state();
+                let own = state.active().bytes();
+                waiting += state.memtables[1..].iter().map(|m| m.bytes()).sum::<usize>();
+                active += own;
+                if largest.is_none_or(|(bytes, _)| own >= bytes) {
+                    largest = Some((own, t));
+                }
+            }
+            let used = self.memory.used().saturating_sub(stuck);
             // What neither is active nor waits is held by readers of memtables that are written out already: freezing
             // more would make small memtables and free nothing.
             let ours = active * 2 > used.saturating_sub(waiting);
-            if waiting * 4 < used && ours {
-                let largest = free().max_by_key(|t| t.state().active().bytes());
-                if let Some(t) = largest {
-                    self.freeze_active(t);
-                }
+            if waiting * 4 < used
+                && ours
+                && let Some((_, t)) = largest
+            {
+                self.freeze_active(t);
             }
         }
     }

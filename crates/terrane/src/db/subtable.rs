@@ -111,7 +111,6 @@ impl Subtable {
     /// # Errors
     /// As for [`Subtable::get`]; one failed key fails the call.
     pub fn multi_get(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.table.check_alive()?;
         multi::multi_get(&self.engine, &self.table, keys).map_err(|e| e.with_subtable(&*self.table.name))
     }
 

@@ -209,6 +209,15 @@ impl Table {
         });
     }
 
+    fn l0_is_full(&self) -> bool {
+        self.state().version.l0.len() >= MAX_L0_RUNS
+    }
+
+    /// Whether a memtable waits for a place in L0.
+    pub(crate) fn waits_for_l0(&self) -> bool {
+        self.l0_is_full() && self.state().memtables.len() > 1
+    }
+
     /// Whether a further L0 run is allowed.
     pub(crate) fn has_l0_room(&self) -> bool {
         let runs = self.state().version.l0.len();
@@ -229,27 +238,16 @@ impl Table {
 
     /// Why nothing more of this subtable can be written out, if so: a flush failed, or L0 is full and cannot be emptied.
     pub(crate) fn standstill(&self) -> Option<Error> {
-        if !self.trouble.any() {
-            return None;
-        }
-        let full = self.state().version.l0.len() >= MAX_L0_RUNS;
-        self.trouble.standstill(full, |ranges| self.l0_is_stuck(ranges))
+        self.trouble.standstill(self.l0_is_full(), |ranges| self.l0_is_stuck(ranges))
     }
 
     /// As [`Table::standstill`], leaving out damage that is being tried again.
     pub(crate) fn lasting_standstill(&self) -> Option<Error> {
-        if !self.trouble.any() {
-            return None;
-        }
-        let full = self.state().version.l0.len() >= MAX_L0_RUNS;
-        self.trouble.lasting_standstill(full, |ranges| self.l0_is_stuck(ranges))
+        self.trouble.lasting_standstill(self.l0_is_full(), |ranges| self.l0_is_stuck(ranges))
     }
 
     /// Why nothing more can be written out, leaving out what is about to be tried again.
     pub(crate) fn given_up(&self) -> Option<Error> {
-        if !self.trouble.any() {
-            return None;
-        }
         self.trouble.given_up(!self.has_l0_room(), |ranges| self.l0_is_stuck(ranges))
     }
 

@@ -177,16 +177,17 @@ impl Trouble {
         stuck: impl FnOnce(&[&KeyRange]) -> bool,
         counts: impl Fn(&Damage) -> bool,
     ) -> Option<Error> {
+        if !self.any() {
+            return None;
+        }
         let c = self.causes.lock();
         let compaction = || c.of_l0(stuck, counts).or(c.compaction.as_ref().filter(|_| full));
         c.flush.as_ref().or_else(compaction).cloned()
     }
 
-    /// As [`Trouble::standstill`], leaving out what is about to be tried again.
+    /// As [`Trouble::lasting_standstill`], where damage counts only if L0 is `full` as well.
     pub(crate) fn given_up(&self, full: bool, stuck: impl FnOnce(&[&KeyRange]) -> bool) -> Option<Error> {
-        let c = self.causes.lock();
-        let damage = || c.of_l0(stuck, |d| d.barred.is_some()).or(c.compaction.as_ref());
-        c.flush.as_ref().or_else(|| damage().filter(|_| full)).cloned()
+        self.lasting_standstill(full, |ranges| full && stuck(ranges))
     }
 
     /// The first of all there is, for the eyes of people.

@@ -211,18 +211,13 @@ impl Log {
             return Err(Error::new(ErrorKind::Closed, "the log is closed"));
         }
         self.0.check_poison()?;
-        if bytes < self.0.options.counted_bytes() {
-            // Room for many of them is part of the reserve.
-            if !self.0.pool.has_room_for(0) {
-                self.0.pool.ensure_room_for(0)?;
-            }
-            return Ok(Admission(None));
+        // Room for many small ones is part of the reserve.
+        let (mut counted, mut admission) = (0, Admission(None));
+        if bytes >= self.0.options.counted_bytes() {
+            counted = self.0.admitted.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            admission = Admission(Some((self.0.clone(), bytes)));
         }
-        let others = self.0.admitted.fetch_add(bytes, Ordering::Relaxed);
-        let admission = Admission(Some((self.0.clone(), bytes)));
-        if !self.0.pool.has_room_for(others + bytes) {
-            self.0.pool.ensure_room_for(others + bytes)?;
-        }
+        self.0.pool.ensure_room_for(counted)?;
         Ok(admission)
     }
 

@@ -2,9 +2,10 @@
 //!
 //! The pool keeps *room* (bytes that frames can still take) ahead of what writers may bring, so that writing out never has
 //! to ask the file system for space. A writer is let in only while [`Pool::room`] covers the ring and half of it again
-//! (padding), and all entries that were let in and are not in the ring yet; when less than a segment more than that is left, a background task prepares the next. On a full device
-//! preparing fails, writers are turned away with [`terrane_base::ErrorKind::OutOfSpace`] one by one as each of them tries
-//! again, and the first try that succeeds lets them in again.
+//! (padding), and all entries that were let in and are not in the ring yet; when less than a segment more than that is left,
+//! a background task prepares the next. On a full device preparing fails, writers are turned away with
+//! [`terrane_base::ErrorKind::OutOfSpace`] one by one as each of them tries again, and the first try that succeeds lets them
+//! in again.
 //!
 //! # Concurrency
 //! `spares` is locked for moments only. `preparing` is held while a file is made, so that at most one is made at a time
@@ -87,7 +88,7 @@ impl Pool {
         }
     }
 
-    /// Prepares segments until they may.
+    /// Prepares segments until they may; mostly there is nothing to do.
     pub(super) fn ensure_room_for(&self, bytes: u64) -> Result<()> {
         while !self.has_room_for(bytes) {
             self.prepare_unless(|| self.has_room_for(bytes))?;
