@@ -6,7 +6,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::engine::Entrant;
-use crate::run::writes;
 use crate::settings::Settings;
 use crate::worker::Answer;
 use crate::workload::{Plan, Workload};
@@ -48,7 +47,7 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn new(entrant: &Entrant, plan: &Plan, settings: &Settings, a: Answer) -> Self {
         let m = a.measured;
-        let written = written_records(plan.workload, m.ops) * settings.record_bytes() as f64;
+        let written = plan.workload.written_records(m.ops) * settings.record_bytes() as f64;
         Row {
             engine: entrant.kind.name().to_owned(),
             entrant: entrant.clone(),
@@ -93,18 +92,6 @@ impl Row {
             self.cpu_seconds
         )
     }
-}
-
-/// Records that a workload of `ops` operations wrote, about. Where it is not known how many a company wrote: none.
-fn written_records(w: Workload, ops: u64) -> f64 {
-    let share = match w {
-        Workload::YcsbA | Workload::YcsbF => 0.5,
-        Workload::YcsbB | Workload::YcsbD | Workload::YcsbE => 0.05,
-        Workload::Readwhilewriting | Workload::CommitMixed | Workload::Deleterandom => 0.0,
-        w if writes(w) => 1.0,
-        _ => 0.0,
-    };
-    ops as f64 * share
 }
 
 /// Says something to the person, apart from the rows.

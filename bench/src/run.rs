@@ -10,7 +10,7 @@ use crate::engine::Entrant;
 use crate::report::{self, Row};
 use crate::settings::{Peers, Settings};
 use crate::worker::{Answer, Job, Order};
-use crate::workload::{Plan, Workload};
+use crate::workload::Plan;
 
 pub(crate) fn run(a: &RunArgs) -> Result<(), Failure> {
     let peers = Peers::load(a)?;
@@ -135,10 +135,4 @@ impl Worker {
         let status = child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("{name}: closing failed: {status}").into()) }
     }
-}
-
-/// Which workloads write, and so have a write amplification.
-pub(crate) fn writes(w: Workload) -> bool {
-    use Workload as W;
-    !matches!(w, W::Readrandom | W::Readmissing | W::Seekrandom | W::Scan | W::YcsbC)
 }

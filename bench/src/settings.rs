@@ -54,7 +54,6 @@ pub(crate) struct Peers {
     pub(crate) rocksdb: RocksDb,
     pub(crate) fjall: Fjall,
     pub(crate) lmdb: Lmdb,
-    pub(crate) redb: Redb,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -83,10 +82,6 @@ pub(crate) struct Lmdb {
     pub(crate) map_gib: usize,
     pub(crate) writemap: bool,
 }
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Redb {}
 
 impl Peers {
     pub(crate) fn load(a: &RunArgs) -> Result<Self, Failure> {

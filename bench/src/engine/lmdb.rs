@@ -4,7 +4,6 @@ use std::path::Path;
 
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, WithoutTls};
-use serde_json::json;
 
 use crate::Failure;
 use crate::engine::{Engine, Session};
@@ -40,18 +39,6 @@ impl Lmdb {
 impl Engine for Lmdb {
     fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
         Ok(Box::new(Handle { env: &self.env, table: self.table }))
-    }
-
-    fn settle(&self) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn is_log(&self, _file: &str) -> bool {
-        false
-    }
-
-    fn says(&self) -> serde_json::Value {
-        json!({})
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {

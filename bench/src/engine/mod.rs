@@ -80,14 +80,20 @@ impl std::fmt::Display for Entrant {
 pub(crate) trait Engine: Send + Sync {
     fn session(&self) -> Result<Box<dyn Session + '_>, Failure>;
 
-    /// Returns when no work is left in the background.
-    fn settle(&self) -> Result<(), Failure>;
+    /// Returns when no work is left in the background. For engines that have none there is nothing to do.
+    fn settle(&self) -> Result<(), Failure> {
+        Ok(())
+    }
 
-    /// Whether a file of this name holds a log that is recycled, not data.
-    fn is_log(&self, file: &str) -> bool;
+    /// Whether a file of this name holds a log that is recycled, not data. For engines that have one.
+    fn is_log(&self, _file: &str) -> bool {
+        false
+    }
 
     /// What the engine says of itself, for the reader of a row.
-    fn says(&self) -> serde_json::Value;
+    fn says(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
 
     fn close(self: Box<Self>) -> Result<(), Failure>;
 }

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use redb::{Database, Durability, ReadableDatabase, TableDefinition};
-use serde_json::json;
 
 use crate::Failure;
 use crate::engine::{Engine, Session};
@@ -30,18 +29,6 @@ impl Redb {
 impl Engine for Redb {
     fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
         Ok(Box::new(Handle { db: &self.db }))
-    }
-
-    fn settle(&self) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn is_log(&self, _file: &str) -> bool {
-        false
-    }
-
-    fn says(&self) -> serde_json::Value {
-        json!({})
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {

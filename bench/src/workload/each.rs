@@ -35,56 +35,45 @@ pub(super) fn write_beside(lane: &mut Lane<'_>) -> Result<(), Failure> {
 }
 
 fn fill(lane: &mut Lane<'_>, shuffled: bool) -> Result<(), Failure> {
-    for i in lane.first..lane.first + lane.ops {
-        if lane.due() {
-            break;
-        }
+    let mut i = lane.first;
+    lane.each(|lane| {
         let record = if shuffled { lane.course.shuffle.at(i) } else { i };
+        i += 1;
         lane.course.data.key(record, &mut lane.key);
         let value = lane.course.data.value(record, 0);
-        lane.session.write(&[(&lane.key, Some(value))], lane.course.settings.sync)?;
-        lane.recorder.done(1);
-    }
-    Ok(())
+        lane.session.write(&[(&lane.key, Some(value))], lane.course.settings.sync)
+    })
+}
+
+/// A record at random; its key is in `lane.key` then.
+fn any_key(lane: &mut Lane<'_>) -> u64 {
+    let record = lane.random.below(lane.course.settings.records);
+    lane.course.data.key(record, &mut lane.key);
+    record
 }
 
 fn put(lane: &mut Lane<'_>, sync: bool) -> Result<(), Failure> {
-    let record = lane.random.below(lane.course.settings.records);
-    lane.course.data.key(record, &mut lane.key);
+    let record = any_key(lane);
     let value = lane.course.data.value(record, lane.random.next());
     lane.session.write(&[(&lane.key, Some(value))], sync)
 }
 
 fn overwrite(lane: &mut Lane<'_>, sync: bool) -> Result<(), Failure> {
-    let mut n = 0;
-    while n < lane.ops && !lane.due() {
-        put(lane, sync)?;
-        lane.recorder.done(1);
-        n += 1;
-    }
-    Ok(())
+    lane.each(|lane| put(lane, sync))
 }
 
 fn delete(lane: &mut Lane<'_>) -> Result<(), Failure> {
-    let mut n = 0;
-    while n < lane.ops && !lane.due() {
-        let record = lane.random.below(lane.course.settings.records);
-        lane.course.data.key(record, &mut lane.key);
-        lane.session.write(&[(&lane.key, None)], lane.course.settings.sync)?;
-        lane.recorder.done(1);
-        n += 1;
-    }
-    Ok(())
+    lane.each(|lane| {
+        any_key(lane);
+        lane.session.write(&[(&lane.key, None)], lane.course.settings.sync)
+    })
 }
 
 fn read(lane: &mut Lane<'_>, present: bool) -> Result<(), Failure> {
     let want = lane.course.settings.value_bytes;
-    let mut n = 0;
-    while n < lane.ops && !lane.due() {
-        let record = lane.random.below(lane.course.settings.records);
-        if present {
-            lane.course.data.key(record, &mut lane.key);
-        } else {
+    lane.each(|lane| {
+        let record = any_key(lane);
+        if !present {
             lane.course.data.missing(record, &mut lane.key);
         }
         let mut bytes = want;
@@ -92,26 +81,20 @@ fn read(lane: &mut Lane<'_>, present: bool) -> Result<(), Failure> {
         if found != present || bytes != want {
             return Err(format!("record {record}: found {found} with {bytes} bytes").into());
         }
-        lane.recorder.done(1);
-        n += 1;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn seek(lane: &mut Lane<'_>) -> Result<(), Failure> {
-    let mut n = 0;
-    while n < lane.ops && !lane.due() {
-        let record = lane.random.below(lane.course.settings.records);
-        lane.course.data.key(record, &mut lane.key);
+    lane.each(|lane| {
+        let record = any_key(lane);
         let mut bytes = 0;
         lane.session.scan(&lane.key, SEEK_RECORDS, &mut |k, v| bytes += k.len() + v.len())?;
         if bytes == 0 {
             return Err(format!("record {record}: nothing from there on").into());
         }
-        lane.recorder.done(1);
-        n += 1;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Each thread has a share of the records, and goes through it from front to back, once or until the time is over.

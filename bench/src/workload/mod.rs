@@ -60,6 +60,22 @@ impl Workload {
         matches!(self, Workload::Fillseq | Workload::Fillrandom)
     }
 
+    /// Records that `ops` operations of it write, about; 0 where it is not known how many a company wrote.
+    pub(crate) fn written_records(self, ops: u64) -> f64 {
+        let share = match self {
+            Workload::Fillseq | Workload::Fillrandom | Workload::Overwrite | Workload::Commit => 1.0,
+            Workload::YcsbA | Workload::YcsbF => 0.5,
+            Workload::YcsbB | Workload::YcsbD | Workload::YcsbE => 0.05,
+            Workload::Readwhilewriting | Workload::CommitMixed | Workload::Deleterandom => 0.0,
+            Workload::Readrandom
+            | Workload::Readmissing
+            | Workload::Seekrandom
+            | Workload::Scan
+            | Workload::YcsbC => 0.0,
+        };
+        ops as f64 * share
+    }
+
     /// Operations if nothing else is asked for.
     fn default_ops(self, records: u64) -> u64 {
         match self {
@@ -118,6 +134,18 @@ struct Lane<'a> {
 impl Lane<'_> {
     fn due(&self) -> bool {
         self.until.is_some_and(|u| Instant::now() >= u)
+    }
+
+    /// Does the lane's operations one by one, as long as there is time.
+    fn each(&mut self, mut operation: impl FnMut(&mut Self) -> Result<(), Failure>) -> Result<(), Failure> {
+        for _ in 0..self.ops {
+            if self.due() {
+                break;
+            }
+            operation(self)?;
+            self.recorder.done(1);
+        }
+        Ok(())
     }
 }
 

@@ -9,26 +9,22 @@ use crate::workload::{Lane, Workload};
 const LONGEST_SCAN: u64 = 100;
 
 pub(super) fn work(lane: &mut Lane<'_>, workload: Workload) -> Result<(), Failure> {
-    let mut n = 0;
-    while n < lane.ops && !lane.due() {
+    lane.each(|lane| {
         let percent = lane.random.below(100);
         match workload {
-            Workload::YcsbA if percent < 50 => update(lane)?,
-            Workload::YcsbB if percent < 5 => update(lane)?,
-            Workload::YcsbD if percent < 5 => insert(lane)?,
-            Workload::YcsbD => read_latest(lane)?,
-            Workload::YcsbE if percent < 5 => insert(lane)?,
-            Workload::YcsbE => scan(lane)?,
+            Workload::YcsbA if percent < 50 => update(lane),
+            Workload::YcsbB if percent < 5 => update(lane),
+            Workload::YcsbD if percent < 5 => insert(lane),
+            Workload::YcsbD => read_latest(lane),
+            Workload::YcsbE if percent < 5 => insert(lane),
+            Workload::YcsbE => scan(lane),
             Workload::YcsbF if percent < 50 => {
                 let record = read(lane)?;
-                write(lane, record)?;
+                write(lane, record)
             }
-            _ => drop(read(lane)?),
+            _ => read(lane).map(drop),
         }
-        lane.recorder.done(1);
-        n += 1;
-    }
-    Ok(())
+    })
 }
 
 /// Reads a record and says which.
