@@ -19,6 +19,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Runs workloads on engines, interleaved, round by round
     Run(RunArgs),
+    /// Measures the figures that Terrane claims, beside what is claimed; wants the peers
+    Repro(ReproArgs),
     /// One engine, told by the program that started it what to do
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -78,7 +80,54 @@ pub(crate) struct RunArgs {
     /// The engines' settings, instead of those built in
     #[arg(long)]
     pub(crate) peers: Option<PathBuf>,
+    /// Block sizes that RocksDB is run with, instead of those in the settings
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) rocksdb_block_kib: Option<Vec<usize>>,
+    /// Starts each engine's process by this command, for profiles: 'perf record -o FILE'
+    #[arg(long)]
+    pub(crate) under: Option<String>,
     /// One JSON object per engine, workload and round on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl RunArgs {
+    /// Reads what would stand behind `terrane-bench run`.
+    pub(crate) fn from_line(line: &str) -> Result<Self, clap::Error> {
+        match Cli::try_parse_from(["terrane-bench", "run"].into_iter().chain(line.split_whitespace()))?
+            .command
+        {
+            Command::Run(a) => Ok(a),
+            Command::Repro(_) | Command::Worker(_) => {
+                Err(clap::Error::new(clap::error::ErrorKind::InvalidSubcommand))
+            }
+        }
+    }
+
+    /// A smaller run of the same kind.
+    pub(crate) fn scale(&mut self, by: f64) {
+        for n in std::iter::once(&mut self.records).chain(&mut self.ops) {
+            *n = ((*n as f64 * by) as u64).max(1);
+        }
+        self.seconds = self.seconds.map(|s| s * by);
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReproArgs {
+    /// Figures; `list` names them, `all` takes all
+    #[arg(value_delimiter = ',', required = true)]
+    pub(crate) name: Vec<String>,
+    /// A part of the records, operations and seconds: quicker, and says less
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) scale: f64,
+    /// Where databases are made
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    /// The rows behind the figures go to standard error as JSON, instead of as text
+    #[arg(long)]
+    pub(crate) rows: bool,
+    /// One JSON object per claim on standard output
     #[arg(long)]
     pub(crate) json: bool,
 }

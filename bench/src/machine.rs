@@ -13,12 +13,15 @@ pub(crate) struct Counters {
     /// Bytes this process caused to be written to, and read from, devices.
     pub(crate) written: u64,
     pub(crate) read: u64,
+    /// Reads that the device with the database completed, for anyone; 0 where the system does not say.
+    pub(crate) device_reads: u64,
     /// Time that the host gave to others, all cores together.
     pub(crate) stolen_seconds: f64,
 }
 
 impl Counters {
-    pub(crate) fn now() -> Result<Self, Failure> {
+    /// Of this process, and of the device that holds `dir`.
+    pub(crate) fn now(dir: &Path) -> Result<Self, Failure> {
         let io = std::fs::read_to_string("/proc/self/io")?;
         let field = |name: &str| -> u64 {
             io.lines()
@@ -30,6 +33,7 @@ impl Counters {
             cpu_seconds: cpu_seconds()?,
             written: field("write_bytes"),
             read: field("read_bytes"),
+            device_reads: device_reads(dir)?,
             stolen_seconds: stolen_seconds()?,
         })
     }
@@ -39,6 +43,7 @@ impl Counters {
             cpu_seconds: self.cpu_seconds - earlier.cpu_seconds,
             written: self.written.saturating_sub(earlier.written),
             read: self.read.saturating_sub(earlier.read),
+            device_reads: self.device_reads.saturating_sub(earlier.device_reads),
             stolen_seconds: self.stolen_seconds - earlier.stolen_seconds,
         }
     }
@@ -59,6 +64,28 @@ fn stolen_seconds() -> Result<f64, Failure> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let cpu = stat.lines().next().unwrap_or_default();
     Ok(cpu.split_whitespace().nth(8).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0) / TICKS)
+}
+
+fn device_reads(dir: &Path) -> Result<u64, Failure> {
+    use std::os::unix::fs::MetadataExt;
+    let device = std::fs::metadata(dir)?.dev();
+    let wanted = (rustix::fs::major(device), rustix::fs::minor(device));
+    // Major, minor, name, reads completed, ...
+    let of = |line: &str| -> Option<u64> {
+        let mut fields = line.split_whitespace();
+        let id: (u32, u32) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        fields.nth(1)?.parse().ok().filter(|_| id == wanted)
+    };
+    Ok(std::fs::read_to_string("/proc/diskstats")?.lines().find_map(of).unwrap_or(0))
+}
+
+/// Has this process, and all threads that it starts from now on, use one core only.
+pub(crate) fn keep_to_one_core() -> Result<(), Failure> {
+    let mut one = rustix::thread::CpuSet::new();
+    let allowed = rustix::thread::sched_getaffinity(None)?;
+    let last = (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|&c| allowed.is_set(c));
+    one.set(last.ok_or("no core is allowed to this process")?);
+    Ok(rustix::thread::sched_setaffinity(None, &one)?)
 }
 
 /// Resident memory of this process, bytes: now, and its peak.

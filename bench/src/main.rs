@@ -14,8 +14,10 @@ mod engine;
 mod machine;
 mod measure;
 mod report;
+mod repro;
 mod run;
 mod settings;
+mod watch;
 mod worker;
 mod workload;
 
@@ -27,6 +29,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 fn main() -> std::process::ExitCode {
     let done = match args::Cli::parse().command {
         args::Command::Run(a) => run::run(&a),
+        args::Command::Repro(a) => repro::run(&a),
         args::Command::Worker(a) => worker::run(&a),
     };
     match done {

@@ -13,40 +13,48 @@ use crate::workload::{Plan, Workload};
 /// One engine, workload and round.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    engine: String,
+    pub(crate) engine: String,
     #[serde(skip)]
-    entrant: Entrant,
-    workload: Workload,
-    round: u64,
-    threads: u64,
-    ops: u64,
-    seconds: f64,
-    ops_per_s: f64,
-    p50_us: f64,
-    p99_us: f64,
-    p999_us: f64,
-    max_us: f64,
-    min_second_ops: Option<u64>,
-    p5_second_ops: Option<u64>,
-    median_second_ops: Option<u64>,
-    bytes_on_disk: u64,
-    log_bytes: u64,
+    pub(crate) entrant: Entrant,
+    pub(crate) workload: Workload,
+    pub(crate) round: u64,
+    pub(crate) threads: u64,
+    pub(crate) ops: u64,
+    pub(crate) seconds: f64,
+    pub(crate) ops_per_s: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) max_us: f64,
+    pub(crate) min_second_ops: Option<u64>,
+    pub(crate) p5_second_ops: Option<u64>,
+    pub(crate) median_second_ops: Option<u64>,
+    /// Most runs of the uppermost level on disk, and most bytes of data on disk per byte of the records, at any second.
+    pub(crate) max_l0_runs: Option<u64>,
+    pub(crate) max_space_amp: f64,
+    /// The latter when the background was at rest.
+    pub(crate) space_amp: f64,
+    pub(crate) bytes_on_disk: u64,
+    pub(crate) log_bytes: u64,
     /// Bytes written to the device, until the background was at rest, per byte that the workload wrote.
-    write_amp: Option<f64>,
-    device_written: u64,
-    device_read: u64,
-    rss_bytes: u64,
-    peak_rss_bytes: u64,
-    cpu_seconds: f64,
-    stolen_seconds: f64,
-    settled_after_s: f64,
-    settings: Value,
-    says: Value,
+    pub(crate) write_amp: Option<f64>,
+    pub(crate) device_written: u64,
+    pub(crate) device_read: u64,
+    /// Reads that the device completed while the workload ran, per second.
+    pub(crate) device_reads_per_s: f64,
+    pub(crate) rss_bytes: u64,
+    pub(crate) peak_rss_bytes: u64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) stolen_seconds: f64,
+    pub(crate) settled_after_s: f64,
+    pub(crate) settings: Value,
+    pub(crate) says: Value,
 }
 
 impl Row {
     pub(crate) fn new(entrant: &Entrant, plan: &Plan, settings: &Settings, a: Answer) -> Self {
         let m = a.measured;
+        let live = (settings.records * settings.record_bytes()) as f64;
         let written = plan.workload.written_records(m.ops) * settings.record_bytes() as f64;
         Row {
             engine: entrant.kind.name().to_owned(),
@@ -64,11 +72,15 @@ impl Row {
             min_second_ops: m.min_second_ops,
             p5_second_ops: m.p5_second_ops,
             median_second_ops: m.median_second_ops,
+            max_l0_runs: a.peaks.l0_runs,
+            max_space_amp: a.peaks.data_bytes as f64 / live,
+            space_amp: (a.bytes_on_disk - a.log_bytes.min(a.bytes_on_disk)) as f64 / live,
             bytes_on_disk: a.bytes_on_disk,
             log_bytes: a.log_bytes,
             write_amp: (written > 0.0).then(|| a.cost.written as f64 / written),
             device_written: a.cost.written,
             device_read: a.cost.read,
+            device_reads_per_s: a.worked.device_reads as f64 / m.seconds,
             rss_bytes: a.rss_bytes,
             peak_rss_bytes: a.peak_rss_bytes,
             cpu_seconds: a.cost.cpu_seconds,
@@ -94,12 +106,17 @@ impl Row {
     }
 }
 
+/// Says what was asked for.
+pub(crate) fn say(text: &str) {
+    println!("{text}");
+}
+
 /// Says something to the person, apart from the rows.
 pub(crate) fn note(text: &str) {
     eprintln!("{text}");
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
         0 => f64::NAN,
@@ -109,9 +126,15 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Medians over rounds, in operations per second, and how often the first engine is as fast as each other one: the median
 /// of the rounds' ratios.
-pub(crate) fn table(rows: &[Row], workloads: &[Workload], entrants: &[Entrant]) -> String {
+pub(crate) fn table(rows: &[Row], workloads: &[Workload]) -> String {
+    let mut entrants: Vec<&Entrant> = Vec::new();
+    for row in rows {
+        if !entrants.contains(&&row.entrant) {
+            entrants.push(&row.entrant);
+        }
+    }
     let mut out = format!("{:<18}", "op/s");
-    for e in entrants {
+    for e in &entrants {
         let _ = write!(out, "{:>14}", e.to_string());
     }
     for e in entrants.iter().skip(1) {
@@ -122,7 +145,7 @@ pub(crate) fn table(rows: &[Row], workloads: &[Workload], entrants: &[Entrant]) 
     };
     for &w in workloads {
         let _ = write!(out, "\n{:<18}", w.to_string());
-        for e in entrants {
+        for e in &entrants {
             let _ = write!(out, "{:>14.0}", median(of(w, e)));
         }
         let Some(first) = entrants.first() else { continue };

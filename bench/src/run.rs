@@ -1,5 +1,6 @@
 //! `run`: starts a worker per engine, and has them run the workloads in turn, round by round.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -9,10 +10,29 @@ use crate::args::RunArgs;
 use crate::engine::Entrant;
 use crate::report::{self, Row};
 use crate::settings::{Peers, Settings};
-use crate::worker::{Answer, Job, Order};
-use crate::workload::Plan;
+use crate::worker::{Answer, Hello, Job, Order};
+use crate::workload::{Plan, Start, Workload};
 
 pub(crate) fn run(a: &RunArgs) -> Result<(), Failure> {
+    let rows = rows(a, &mut |row| {
+        if a.json {
+            report::say(&serde_json::to_string(row)?)
+        } else {
+            report::note(&row.line())
+        }
+        Ok(())
+    })?;
+    if !a.json {
+        report::say(&report::table(&rows, &a.workload));
+    }
+    Ok(())
+}
+
+/// The rows of all engines, workloads and rounds; `see` gets each as it comes.
+pub(crate) fn rows(
+    a: &RunArgs,
+    see: &mut dyn FnMut(&Row) -> Result<(), Failure>,
+) -> Result<Vec<Row>, Failure> {
     let peers = Peers::load(a)?;
     let settings = Settings::new(a);
     if !(0.0..1.0).contains(&settings.zipf) {
@@ -28,20 +48,22 @@ pub(crate) fn run(a: &RunArgs) -> Result<(), Failure> {
         }
         None => builder.tempdir()?,
     };
-    let start = |entrant: &Entrant, name: String| -> Result<Worker, Failure> {
+    let start = |entrant: &Entrant, name: &str, workload: Option<Workload>| -> Result<Worker, Failure> {
+        let alone = workload == Some(Workload::Compact);
         let job = Job {
             entrant: entrant.clone(),
             dir: dir.path().join(name),
-            settings: settings.clone(),
+            settings: Settings { hold_compactions: alone, ..settings.clone() },
             peers: peers.clone(),
+            one_core: alone,
         };
-        Worker::start(&job)
+        Worker::start(&job, a.under.as_deref())
     };
 
     let mut loaded = Vec::new();
-    if a.workload.iter().any(|w| !w.fills()) {
+    if a.workload.iter().any(|w| w.start() == Start::Loaded) {
         for (i, entrant) in entrants.iter().enumerate() {
-            let mut worker = start(entrant, format!("{i}"))?;
+            let mut worker = start(entrant, &format!("{i}"), None)?;
             let answer = worker.order(&Order::Load)?;
             report::note(&format!(
                 "{entrant}: loaded {} records in {:.1} s, at rest {:.1} s later, {} MiB on disk",
@@ -61,22 +83,30 @@ pub(crate) fn run(a: &RunArgs) -> Result<(), Failure> {
                 // Each goes first once in a while.
                 let i = (turn + round as usize) % entrants.len();
                 let plan = Plan { workload, threads: a.threads, ops: a.ops, seconds: a.seconds, round };
-                let answer = if workload.fills() {
+                let order = Order::Run(plan.clone());
+                let answer = if workload.start() == Start::Loaded {
+                    loaded[i].order(&order)?
+                } else {
                     let name = format!("{i}-{workload}-{round}");
-                    let mut worker = start(&entrants[i], name.clone())?;
-                    let answer = worker.order(&Order::Run(plan.clone()))?;
+                    let mut worker = start(&entrants[i], &name, Some(workload))?;
+                    let prepared = match workload.start() {
+                        Start::Prepared => Some(worker.order(&Order::Prepare(workload))?),
+                        _ => None,
+                    };
+                    if workload.reopens() {
+                        worker.leave(workload)?;
+                        worker = start(&entrants[i], &name, Some(workload))?;
+                    }
+                    let mut answer = worker.order(&order)?;
+                    if let (Some(p), true) = (prepared, workload.reopens()) {
+                        answer.opened(worker.opened_seconds, settings.records, p.log_bytes);
+                    }
                     worker.stop()?;
                     discard(&dir.path().join(name))?;
                     answer
-                } else {
-                    loaded[i].order(&Order::Run(plan.clone()))?
                 };
                 let row = Row::new(&entrants[i], &plan, &settings, answer);
-                if a.json {
-                    println!("{}", serde_json::to_string(&row)?);
-                } else {
-                    report::note(&row.line());
-                }
+                see(&row)?;
                 rows.push(row);
             }
         }
@@ -84,10 +114,7 @@ pub(crate) fn run(a: &RunArgs) -> Result<(), Failure> {
     for worker in loaded {
         worker.stop()?;
     }
-    if !a.json {
-        println!("{}", report::table(&rows, &a.workload, &entrants));
-    }
-    Ok(())
+    Ok(rows)
 }
 
 fn discard(dir: &Path) -> Result<(), Failure> {
@@ -100,12 +127,16 @@ struct Worker {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     name: String,
+    opened_seconds: f64,
 }
 
 impl Worker {
-    fn start(job: &Job) -> Result<Self, Failure> {
+    fn start(job: &Job, under: Option<&str>) -> Result<Self, Failure> {
         let name = job.entrant.to_string();
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut words: Vec<OsString> = under.unwrap_or_default().split_whitespace().map(Into::into).collect();
+        words.push(std::env::current_exe()?.into());
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
             .arg("worker")
             .arg(serde_json::to_string(job)?)
             .stdin(Stdio::piped())
@@ -114,23 +145,41 @@ impl Worker {
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(format!("{name}: its process has no pipes").into());
         };
-        Ok(Worker { child, to, from: BufReader::new(from), name })
+        let mut worker = Worker { child, to, from: BufReader::new(from), name, opened_seconds: 0.0 };
+        let hello: Hello = worker.hear()?;
+        worker.opened_seconds = hello.opened_seconds;
+        Ok(worker)
     }
 
     fn order(&mut self, order: &Order) -> Result<Answer, Failure> {
         let mut line = serde_json::to_string(order)?;
         line.push('\n');
-        let sent = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
+        // If it cannot be told, it ended, and has nothing to say.
+        let _ = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
+        self.hear()
+    }
+
+    fn hear<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Failure> {
         let mut answer = String::new();
-        if sent.is_err() || self.from.read_line(&mut answer)? == 0 {
+        if self.from.read_line(&mut answer)? == 0 {
             let status = self.child.wait()?;
             return Err(format!("{} failed ({status}); what it said stands above", self.name).into());
         }
         Ok(serde_json::from_str(&answer)?)
     }
 
+    /// Ends it as the workload wants its database left.
+    fn leave(mut self, workload: Workload) -> Result<(), Failure> {
+        if workload == Workload::ReopenKilled {
+            self.child.kill()?;
+            self.child.wait()?;
+            return Ok(());
+        }
+        self.stop()
+    }
+
     fn stop(self) -> Result<(), Failure> {
-        let Worker { mut child, to, from, name } = self;
+        let Worker { mut child, to, from, name, .. } = self;
         drop((to, from));
         let status = child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("{name}: closing failed: {status}").into()) }

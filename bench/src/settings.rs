@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) compression: Compression,
     pub(crate) sync: bool,
     pub(crate) direct: bool,
+    /// Compactions wait until they are asked for.
+    pub(crate) hold_compactions: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -38,6 +40,7 @@ impl Settings {
             compression: a.compression,
             sync: a.sync,
             direct: a.direct,
+            hold_compactions: false,
         }
     }
 
@@ -89,7 +92,11 @@ impl Peers {
             Some(path) => std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?,
             None => include_str!("../peers.toml").to_owned(),
         };
-        Ok(toml::from_str(&text).map_err(|e| format!("the engines' settings: {e}"))?)
+        let mut peers: Peers = toml::from_str(&text).map_err(|e| format!("the engines' settings: {e}"))?;
+        if let Some(sizes) = &a.rocksdb_block_kib {
+            peers.rocksdb.block_kib.clone_from(sizes);
+        }
+        Ok(peers)
     }
 }
 

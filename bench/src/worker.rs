@@ -3,6 +3,7 @@
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,7 @@ use crate::engine::{self, Engine, Entrant};
 use crate::machine::{self, Counters};
 use crate::measure::Measured;
 use crate::settings::{Peers, Settings};
+use crate::watch::{self, Peaks};
 use crate::workload::{self, Plan, Workload};
 
 /// What a worker is started with.
@@ -21,6 +23,14 @@ pub(crate) struct Job {
     pub(crate) dir: PathBuf,
     pub(crate) settings: Settings,
     pub(crate) peers: Peers,
+    /// Whether one core has to do.
+    pub(crate) one_core: bool,
+}
+
+/// What it says first, when its database is open.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) opened_seconds: f64,
 }
 
 /// What it is told, one per line on its standard input. At the end of the input it closes its database and stops.
@@ -28,6 +38,8 @@ pub(crate) struct Job {
 pub(crate) enum Order {
     /// Fill the database that the read workloads work on.
     Load,
+    /// Fill a database for this workload alone.
+    Prepare(Workload),
     Run(Plan),
 }
 
@@ -35,7 +47,10 @@ pub(crate) enum Order {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) measured: Measured,
-    /// From the beginning of the workload until the background had nothing left to do.
+    pub(crate) peaks: Peaks,
+    /// From the beginning of the workload until its last operation.
+    pub(crate) worked: Counters,
+    /// The same until the background had nothing left to do.
     pub(crate) cost: Counters,
     /// Time from the last operation until then.
     pub(crate) settled_after: f64,
@@ -46,18 +61,29 @@ pub(crate) struct Answer {
     pub(crate) says: serde_json::Value,
 }
 
+impl Answer {
+    /// Says of opening a database what is said of a workload; `log` bytes of log were there.
+    pub(crate) fn opened(&mut self, seconds: f64, records: u64, log: u64) {
+        (self.measured.ops, self.measured.seconds) = (records, seconds);
+        self.measured.ops_per_s = records as f64 / seconds;
+        self.log_bytes = log;
+    }
+}
+
 pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let job: Job = serde_json::from_str(&args.job)?;
     std::fs::create_dir_all(&job.dir)?;
+    if job.one_core {
+        machine::keep_to_one_core()?;
+    }
+    let began = Instant::now();
     let engine = engine::open(&job.entrant, &job.dir, &job.settings, &job.peers)?;
+    say(&Hello { opened_seconds: began.elapsed().as_secs_f64() })?;
     let inserted = AtomicU64::new(job.settings.records);
     for line in std::io::stdin().lock().lines() {
         let order: Order = serde_json::from_str(&line?)?;
         let answer = obey(&*engine, &job, &order, &inserted)?;
-        let mut out = std::io::stdout().lock();
-        serde_json::to_writer(&mut out, &answer)?;
-        out.write_all(b"\n")?;
-        out.flush()?;
+        say(&answer)?;
         if matches!(&order, Order::Run(p) if p.workload == Workload::Deleterandom) {
             workload::load(&*engine, &job.settings)?;
             engine.settle()?;
@@ -66,18 +92,43 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     engine.close()
 }
 
+fn say(what: &impl Serialize) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, what)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
 fn obey(engine: &dyn Engine, job: &Job, order: &Order, inserted: &AtomicU64) -> Result<Answer, Failure> {
-    let before = Counters::now()?;
-    let measured = match order {
-        Order::Load => workload::load(engine, &job.settings)?,
-        Order::Run(plan) => workload::run(engine, &job.settings, plan, inserted)?,
-    };
-    let (rss_bytes, peak_rss_bytes) = machine::resident()?;
-    let says = engine.says();
-    let rest = std::time::Instant::now();
-    engine.settle()?;
-    let settled_after = rest.elapsed().as_secs_f64();
-    let cost = Counters::now()?.since(&before);
+    let before = Counters::now(&job.dir)?;
+    let ((measured, memory, says, worked, settled_after), peaks) = watch::during(engine, &job.dir, || {
+        let measured = match order {
+            Order::Load => workload::load(engine, &job.settings)?,
+            Order::Prepare(w) => workload::prepare(engine, &job.settings, *w)?,
+            Order::Run(plan) => workload::run(engine, &job.settings, plan, inserted)?,
+        };
+        let worked = Counters::now(&job.dir)?.since(&before);
+        let (memory, says) = (machine::resident()?, engine.says());
+        let rest = Instant::now();
+        // What was killed or closed is to be as it was left.
+        if !matches!(order, Order::Prepare(_)) {
+            engine.settle()?;
+        }
+        Ok((measured, memory, says, worked, rest.elapsed().as_secs_f64()))
+    })?;
+    let (rss_bytes, peak_rss_bytes) = memory;
+    let cost = Counters::now(&job.dir)?.since(&before);
     let (bytes_on_disk, log_bytes) = machine::disk_bytes(&job.dir, &|f| engine.is_log(f))?;
-    Ok(Answer { measured, cost, settled_after, rss_bytes, peak_rss_bytes, bytes_on_disk, log_bytes, says })
+    Ok(Answer {
+        measured,
+        peaks,
+        worked,
+        cost,
+        settled_after,
+        rss_bytes,
+        peak_rss_bytes,
+        bytes_on_disk,
+        log_bytes,
+        says,
+    })
 }

@@ -90,6 +90,26 @@ pub(crate) trait Engine: Send + Sync {
         false
     }
 
+    /// Runs of the uppermost level on disk, where any key may be in each. For engines that have one.
+    fn l0_runs(&self) -> Option<u64> {
+        None
+    }
+
+    /// Sorted runs on disk, whatever level they are in. For engines that are compared at compacting.
+    fn sorted_runs(&self) -> Option<u64> {
+        None
+    }
+
+    /// Writes what is in memory out, and returns when that is done. For engines that are compared at compacting.
+    fn flush(&self) -> Result<(), Failure> {
+        Err("this engine has no flush that can be asked for".into())
+    }
+
+    /// Merges all there is into one level. For engines that are compared at compacting.
+    fn compact(&self) -> Result<(), Failure> {
+        Err("this engine has no compaction that can be asked for".into())
+    }
+
     /// What the engine says of itself, for the reader of a row.
     fn says(&self) -> serde_json::Value {
         serde_json::Value::Null

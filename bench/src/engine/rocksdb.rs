@@ -51,6 +51,7 @@ impl RocksDb {
         let direct = s.direct || own.direct_io;
         o.set_use_direct_reads(direct);
         o.set_use_direct_io_for_flush_and_compaction(direct);
+        o.set_disable_auto_compactions(s.hold_compactions);
         o.enable_statistics();
         let db = DB::open(&o, dir)?;
         Ok(RocksDb { db, options: o, reads_direct: direct })
@@ -81,13 +82,31 @@ impl Engine for RocksDb {
         file.ends_with(".log") || file.starts_with("LOG")
     }
 
+    fn l0_runs(&self) -> Option<u64> {
+        Some(self.number("rocksdb.num-files-at-level0"))
+    }
+
+    fn sorted_runs(&self) -> Option<u64> {
+        let below = (1..7).filter(|n| self.number(&format!("rocksdb.num-files-at-level{n}")) > 0).count();
+        Some(self.number("rocksdb.num-files-at-level0") + below as u64)
+    }
+
+    fn flush(&self) -> Result<(), Failure> {
+        Ok(self.db.flush()?)
+    }
+
+    fn compact(&self) -> Result<(), Failure> {
+        // It says nothing of errors; those show up in reads.
+        self.db.compact_range::<&[u8], &[u8]>(None, None);
+        Ok(())
+    }
+
     fn says(&self) -> serde_json::Value {
         let stalled = self.options.get_statistics().and_then(|all| {
             let line = all.lines().find(|l| l.starts_with("rocksdb.stall.micros"))?.to_owned();
             line.split_whitespace().last()?.parse::<u64>().ok()
         });
         json!({
-            "level0_files": self.number("rocksdb.num-files-at-level0"),
             "live_bytes": self.number("rocksdb.estimate-live-data-size"),
             "stalled_seconds": stalled.unwrap_or(0) as f64 / 1e6,
             "direct": self.reads_direct,

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use serde_json::json;
-use terrane::{Compression, Db, Durability, Options, ReadOptions, Subtable, SubtableOptions, WriteBatch};
+use terrane::{
+    Compression, Db, Durability, Options, ReadOptions, Subtable, SubtableOptions, Tuning, WriteBatch,
+};
 
 use crate::Failure;
 use crate::engine::{Engine, Session};
@@ -16,8 +18,10 @@ pub(crate) struct Terrane {
 
 impl Terrane {
     pub(crate) fn open(dir: &Path, s: &Settings) -> Result<Self, Failure> {
-        let options =
-            Options::new().memtable_bytes(s.memtable_bytes as usize).cache_bytes(s.cache_bytes as usize);
+        let options = Options::new()
+            .memtable_bytes(s.memtable_bytes as usize)
+            .cache_bytes(s.cache_bytes as usize)
+            .tuning(Tuning { compact: !s.hold_compactions, ..Tuning::default() });
         let db = Db::open(dir, options)?;
         let compression = match s.compression {
             settings::Compression::None => Compression::None,
@@ -39,6 +43,27 @@ impl Engine for Terrane {
 
     fn is_log(&self, file: &str) -> bool {
         file.ends_with(".log") || file.contains("tail")
+    }
+
+    fn l0_runs(&self) -> Option<u64> {
+        let stats = self.db.stats();
+        let l0 = stats.subtables.iter().flat_map(|t| &t.levels).filter(|l| l.name == "L0");
+        Some(l0.map(|l| l.runs as u64).sum())
+    }
+
+    fn sorted_runs(&self) -> Option<u64> {
+        // The first one that is flushed goes straight to L1.
+        let stats = self.db.stats();
+        let levels = stats.subtables.iter().flat_map(|t| &t.levels);
+        Some(levels.filter(|l| l.extents > 0).map(|l| l.runs as u64).sum())
+    }
+
+    fn flush(&self) -> Result<(), Failure> {
+        Ok(self.table.flush()?)
+    }
+
+    fn compact(&self) -> Result<(), Failure> {
+        Ok(self.table.compact()?)
     }
 
     fn says(&self) -> serde_json::Value {

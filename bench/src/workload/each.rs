@@ -7,6 +7,8 @@ use crate::workload::{Lane, Workload, ycsb};
 
 /// Records of a seekrandom, its own included.
 const SEEK_RECORDS: u64 = 10;
+/// Records that are looked up in a database that was opened again.
+const LOOKS: u64 = 10_000;
 /// Records of a scan between two looks at the clock.
 const SCAN_CHUNK: u64 = 1000;
 
@@ -22,6 +24,8 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
         Workload::Seekrandom => seek(lane),
         Workload::Scan => scan(lane),
         Workload::Deleterandom => delete(lane),
+        Workload::Compact => compact(lane),
+        Workload::ReopenKilled | Workload::ReopenClosed => look(lane),
         w => ycsb::work(lane, w),
     }
 }
@@ -83,6 +87,19 @@ fn read(lane: &mut Lane<'_>, present: bool) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// The engine's own doing, in one call.
+fn compact(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    lane.course.engine.compact()?;
+    lane.recorder.done(lane.course.settings.records);
+    Ok(())
+}
+
+/// Sees that what was written is there: the time it takes does not count.
+fn look(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    lane.ops = lane.ops.min(LOOKS);
+    read(lane, true)
 }
 
 fn seek(lane: &mut Lane<'_>) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 mod each;
 mod ycsb;
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -52,12 +53,37 @@ pub(crate) enum Workload {
     Commit,
     /// As commit, every other thread unsynced; figures are those of the unsynced ones
     CommitMixed,
+    /// Merges four runs, each with a quarter of the records, on one core; an operation is a record
+    Compact,
+    /// Opens a database whose process was killed before it wrote anything but its log; an operation is a record
+    ReopenKilled,
+    /// Opens a database that was closed; an operation is a record
+    ReopenClosed,
+}
+
+/// What a workload begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// All records, loaded once for all such workloads of a call.
+    Loaded,
+    /// An empty database.
+    Empty,
+    /// A database of its own, which [`prepare`] fills.
+    Prepared,
 }
 
 impl Workload {
-    /// Whether it begins with an empty database.
-    pub(crate) fn fills(self) -> bool {
-        matches!(self, Workload::Fillseq | Workload::Fillrandom)
+    pub(crate) fn start(self) -> Start {
+        match self {
+            Workload::Fillseq | Workload::Fillrandom => Start::Empty,
+            Workload::Compact | Workload::ReopenKilled | Workload::ReopenClosed => Start::Prepared,
+            _ => Start::Loaded,
+        }
+    }
+
+    /// Whether opening the database is what is timed.
+    pub(crate) fn reopens(self) -> bool {
+        matches!(self, Workload::ReopenKilled | Workload::ReopenClosed)
     }
 
     /// Records that `ops` operations of it write, about; 0 where it is not known how many a company wrote.
@@ -71,7 +97,10 @@ impl Workload {
             | Workload::Readmissing
             | Workload::Seekrandom
             | Workload::Scan
-            | Workload::YcsbC => 0.0,
+            | Workload::YcsbC
+            | Workload::ReopenKilled
+            | Workload::ReopenClosed => 0.0,
+            Workload::Compact => 1.0,
         };
         ops as f64 * share
     }
@@ -106,6 +135,7 @@ pub(crate) struct Plan {
 
 /// What the threads of one run share.
 struct Course<'a> {
+    engine: &'a dyn Engine,
     plan: &'a Plan,
     settings: &'a Settings,
     data: &'a Data,
@@ -149,17 +179,49 @@ impl Lane<'_> {
     }
 }
 
-/// Makes the database all read workloads work on: every record once, in no order, in batches.
+/// Makes the database all read workloads work on: every record once, in no order.
 pub(crate) fn load(engine: &dyn Engine, settings: &Settings) -> Result<Measured, Failure> {
+    fill(engine, settings, 0..settings.records)
+}
+
+/// Makes what a workload with [`Start::Prepared`] begins with.
+pub(crate) fn prepare(
+    engine: &dyn Engine,
+    settings: &Settings,
+    workload: Workload,
+) -> Result<Measured, Failure> {
+    if workload != Workload::Compact {
+        return load(engine, settings);
+    }
+    let mut last = None;
+    for run in 0..RUNS {
+        let (from, to) = (settings.records * run / RUNS, settings.records * (run + 1) / RUNS);
+        last = Some(fill(engine, settings, from..to)?);
+        engine.flush()?;
+    }
+    match engine.sorted_runs() {
+        Some(RUNS) => last.ok_or_else(|| "there are no runs to merge".into()),
+        n => {
+            Err(format!("{n:?} runs instead of {RUNS}: --memtable-mib is too small to hold one at a time")
+                .into())
+        }
+    }
+}
+
+/// Runs that [`Workload::Compact`] merges.
+const RUNS: u64 = 4;
+
+/// Writes these records of the one order in which loads go, in batches.
+fn fill(engine: &dyn Engine, settings: &Settings, range: Range<u64>) -> Result<Measured, Failure> {
     const BATCH: u64 = 100;
     let data = Data::new(settings.key_bytes, settings.value_bytes);
     let shuffle = Shuffle::new(settings.records, 1);
     let mut session = engine.session()?;
     let mut recorder = Recorder::new(Instant::now())?;
     let mut keys = vec![Vec::new(); BATCH as usize];
-    let mut at = 0;
-    while at < settings.records {
-        let n = BATCH.min(settings.records - at);
+    let mut at = range.start;
+    while at < range.end {
+        let n = BATCH.min(range.end - at);
         let numbers: Vec<u64> = (at..at + n).map(|i| shuffle.at(i)).collect();
         for (key, i) in keys.iter_mut().zip(&numbers) {
             data.key(*i, key);
@@ -183,6 +245,7 @@ pub(crate) fn run(
     let data = Data::new(settings.key_bytes, settings.value_bytes);
     let began = Instant::now();
     let course = Course {
+        engine,
         plan,
         settings,
         data: &data,
@@ -192,16 +255,17 @@ pub(crate) fn run(
         began,
         over: false.into(),
     };
+    let threads = if plan.workload == Workload::Compact { 1 } else { plan.threads };
     let total = plan.ops.unwrap_or(plan.workload.default_ops(settings.records));
-    let total = if plan.workload.fills() { total.min(settings.records) } else { total };
+    let total = if plan.workload.start() == Start::Empty { total.min(settings.records) } else { total };
     let recorders = std::thread::scope(|scope| {
         let course = &course;
         let company = (plan.workload == Workload::Readwhilewriting)
             .then(|| scope.spawn(move || each::write_beside(&mut lane(engine, course, plan.threads, 0, 0)?)));
-        let threads: Vec<_> = (0..plan.threads)
+        let threads: Vec<_> = (0..threads)
             .map(|t| {
-                let first = total * t / plan.threads;
-                let ops = total * (t + 1) / plan.threads - first;
+                let first = total * t / threads;
+                let ops = total * (t + 1) / threads - first;
                 scope.spawn(move || -> Result<Recorder, Failure> {
                     let mut lane = lane(engine, course, t, first, ops)?;
                     each::work(&mut lane, t)?;

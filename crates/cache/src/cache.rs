@@ -160,6 +160,12 @@ impl Cache {
         self.shards[shard].find(key, hash, &guard).is_some()
     }
 
+    /// Bytes of frames that can enter before others have to leave, about.
+    pub fn room(&self) -> usize {
+        let taken = self.accounts.resident() + self.accounts.bookkeeping();
+        self.accounts.goal().saturating_sub(taken)
+    }
+
     /// Puts a copy of `bytes` in, unless `key` is here already, and pins what is here then. Where no room can be made,
     /// the pin is private.
     pub fn insert(&self, key: FrameKey, bytes: impl AsRef<[u8]>, priority: Priority) -> Pin {

@@ -26,6 +26,8 @@ use crate::key::FrameKey;
 pub enum Priority {
     /// A data block. Enters on probation: a scan that reads it once does not push out what is read again and again.
     Data,
+    /// A data block that takes the place of others which are here and will leave, as after a merge: it skips probation.
+    Heir,
     /// An index block: every read of its extent passes through it, so it skips probation and outlasts data blocks.
     Index,
     /// A filter section; treated as an index block is.

@@ -3,7 +3,7 @@
 //! Two first-in-first-out queues per shard, after the observation that most of what enters a cache is never read again. A
 //! data block enters the *small* queue, a tenth of the bytes. If it was read again by the time it reaches the end, it
 //! moves to the *main* queue; if not, it leaves and its ghost is remembered. A block that comes back while its ghost is
-//! there, and every index block and filter, enters the main queue directly. At the end of the main queue a frame that
+//! there, one that takes the place of cached ones, and every index block and filter, enters the main queue directly. At the end of the main queue a frame that
 //! was read since it was last there goes round again; an index block or filter goes round once more unread.
 //!
 //! A scan so passes through a tenth of the cache, reads cost no queue work at all (one bit per frame, rule 10), and an
@@ -29,7 +29,7 @@ pub(crate) struct Policy {
 /// Rounds that a frame survives unread in the main queue.
 fn credit(priority: Priority) -> u8 {
     match priority {
-        Priority::Data => 0,
+        Priority::Data | Priority::Heir => 0,
         Priority::Index | Priority::Filter => 1,
     }
 }
@@ -161,6 +161,16 @@ mod tests {
         let (f, h) = frame(0, Priority::Data);
         p.admit(f, h);
         assert_eq!(p.entries.list(Queue::Main).bytes, Pin::charge(p.entries.frame(0).unwrap()));
+    }
+
+    #[test]
+    fn an_heir_skips_probation() {
+        let mut p = policy([frame(0, Priority::Heir)]);
+        assert_eq!(p.entries.list(Queue::Small).bytes, 0);
+        let (f, h) = frame(1, Priority::Data);
+        p.admit(f, h);
+        assert_eq!(evict(&mut p), Some(1));
+        assert_eq!(evict(&mut p), Some(0), "it has no credit beyond");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use terrane_base::{Error, ErrorKind, Result, SubtableId};
 use terrane_format::batch::{Op, put_op};
 use terrane_format::limits::{check_key, check_value};
@@ -9,6 +10,9 @@ use terrane_format::{Kind, checksum};
 
 use crate::db::subtable::Subtable;
 use crate::db::table::Table;
+
+/// The subtables of a batch: mostly one.
+pub(crate) type Tables = SmallVec<[Arc<Table>; 2]>;
 
 /// Operations that one commit applies atomically, across subtables, at any crash point. Later operations on a key win
 /// over earlier ones.
@@ -23,9 +27,12 @@ pub struct WriteBatch {
     body: Vec<u8>,
     count: u32,
     /// The distinct subtables named, in the order of their first use.
-    tables: Vec<Arc<Table>>,
+    tables: Tables,
     large: Vec<LargePut>,
 }
+
+/// Bytes of an operation beside key and value, at most: its kind, and three varints.
+const OP_OVERHEAD: usize = 1 + 3 * 5;
 
 /// A put whose value is stored apart: it is written at commit, and its operation inserted into the body at `at`.
 #[derive(Debug)]
@@ -115,6 +122,8 @@ impl WriteBatch {
     }
 
     fn push(&mut self, op: Op<'_>) {
+        // One growth for what one operation takes.
+        self.body.reserve(op.key.len() + op.value.len() + OP_OVERHEAD);
         put_op(&mut self.body, &op);
         self.count += 1;
     }
@@ -165,7 +174,7 @@ impl WriteBatch {
     }
 
     /// The encoded operations, their number and CRC, and the subtables.
-    pub(crate) fn into_parts(self) -> (Vec<u8>, u32, u32, Vec<Arc<Table>>) {
+    pub(crate) fn into_parts(self) -> (Vec<u8>, u32, u32, Tables) {
         let crc = checksum::crc(&self.body);
         (self.body, self.count, crc, self.tables)
     }

@@ -40,7 +40,8 @@ pub enum CompactionMode {
     Check,
 }
 
-/// Sizes that follow from the format and from measurements. Tests shrink them; users need not touch them.
+/// Sizes that follow from the format and from measurements. Tests shrink them, benches hold compactions back; users need
+/// not touch them.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Tuning {
@@ -60,6 +61,8 @@ pub struct Tuning {
     pub piece_bytes: u64,
     /// A compaction task carries about this much raw input.
     pub task_bytes: usize,
+    /// Compactions start by themselves, and not only when they are asked for.
+    pub compact: bool,
 }
 
 impl Default for Tuning {
@@ -73,6 +76,7 @@ impl Default for Tuning {
             extent_bytes: 2 << 20,
             piece_bytes: 64 << 20,
             task_bytes: 4 << 20,
+            compact: true,
         }
     }
 }
@@ -160,7 +164,7 @@ impl Options {
         self
     }
 
-    /// Replaces internal sizes; for tests.
+    /// Replaces internal sizes; for tests and benches.
     #[doc(hidden)]
     #[must_use]
     pub fn tuning(mut self, tuning: Tuning) -> Self {

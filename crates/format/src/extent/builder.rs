@@ -124,6 +124,11 @@ impl ExtentBuilder {
         self.add_stored_block((&block.first_key, block.first_seq), &block.last_key, &handle, stored, &filter)
     }
 
+    /// Where the next block will lie in the extent.
+    pub fn next_offset(&self) -> u32 {
+        self.data.len() as u32
+    }
+
     /// Adds a block of another extent as its stored bytes, which the caller has verified against `handle`; the handle's
     /// offsets are replaced. `first` is the block's first key and sequence, as its index entry has them.
     ///

@@ -8,7 +8,8 @@ use terrane_format::tombstone::RangeTombstones;
 use terrane_media::sim::SimMedia;
 
 use super::*;
-use crate::levels::{RunWriter, VersionEdit};
+use crate::levels::testkit::heirs;
+use crate::levels::{Heir, RunWriter, VersionEdit};
 use crate::{Options, SubtableOptions, recovery};
 
 fn block(key: &str, seq: Seq) -> FinishedBlock {
@@ -28,8 +29,8 @@ fn found(runs: Vec<(u8, u64, FinishedBlock, RangeTombstones)>) -> Vec<String> {
     let mut edit = VersionEdit::default();
     for (level, run, block, tombstones) in runs {
         let (space, ids) = (engine.space.clone(), engine.ids.clone());
-        let mut writer = RunWriter::new(space, ids, ExtentForm::default(), tombstones).unwrap();
-        writer.add_block(block).unwrap();
+        let mut writer = RunWriter::new(space, ids, ExtentForm::default(), tombstones, heirs()).unwrap();
+        writer.add_block(block, Heir::IfRoom).unwrap();
         for meta in writer.finish().unwrap().keep() {
             edit.added.push((level, run, ExtentRef::whole(engine.open_extent(&table, &meta).unwrap())));
         }

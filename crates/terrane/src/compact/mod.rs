@@ -12,3 +12,4 @@ pub(crate) mod inputs;
 pub(crate) mod pick;
 pub(crate) mod plan;
 pub(crate) mod run;
+pub(crate) mod warm;

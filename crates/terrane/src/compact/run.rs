@@ -29,9 +29,12 @@ use crate::compact::dead::Dead;
 use crate::compact::inputs::{self, BlockOf, Input};
 use crate::compact::pick::{Pick, Reason};
 use crate::compact::plan::{self, MoveRules, Stretch};
+use crate::compact::warm::Warm;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
-use crate::levels::{Extent, ExtentRef, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun};
+use crate::levels::{
+    Extent, ExtentRef, Heir, Heirs, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun,
+};
 use crate::options::{Compression, SubtableOptions};
 use crate::read::blocks::{Part, load};
 
@@ -77,8 +80,8 @@ struct Context<'a> {
 }
 
 /// A step whose output is to be written, in order.
-enum Pending {
-    Task(Arc<Mutex<Option<Result<Finished>>>>),
+enum Pending<'a> {
+    Task { outcome: Arc<Mutex<Option<Result<Finished>>>>, warm: Warm<'a> },
     Copy { way: usize, blocks: std::ops::Range<usize> },
 }
 
@@ -90,7 +93,7 @@ struct Merge<'a> {
     tombstones: &'a RangeTombstones,
     bottom: bool,
     done: Arc<Signal>,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<Pending<'a>>,
 }
 
 impl Engine {
@@ -247,6 +250,7 @@ impl Context<'_> {
     ) -> Result<()> {
         let engine = self.engine;
         let mut writer: Option<RunWriter> = None;
+        let claimed = out.written.iter().map(WrittenRun::claimed).sum();
         let mut kept = Vec::new();
         // Range tombstones that survive are known only when all tasks are done, but extents are cut as blocks come: the
         // rules are pure, so they are applied to all of them beforehand.
@@ -275,6 +279,7 @@ impl Context<'_> {
                     engine.ids.clone(),
                     self.form,
                     survivors.clone(),
+                    Heirs::new(engine.cache.clone(), self.pick.to <= 1, claimed),
                 )?),
             };
             let ahead = AHEAD * engine.options.compaction_jobs();
@@ -373,11 +378,12 @@ fn last_key(extent: &Extent, handle: &BlockHandle) -> Result<Vec<u8>> {
     Ok(cursor.key().to_vec())
 }
 
-impl Merge<'_> {
+impl<'a> Merge<'a> {
     /// Reads the input of a task and queues it.
     fn submit(&mut self, range: KeyRange, sources: &[std::ops::Range<usize>]) -> Result<()> {
         let engine = self.cx.engine;
         let mut ways = Vec::with_capacity(self.ways.len());
+        let warm = self.warm(sources);
         for ((parts, blocks), chosen) in self.ways.iter().zip(self.blocks).zip(sources) {
             let mut way = Way::default();
             for same in blocks.get(chosen.clone()).unwrap_or_default().chunk_by(|a, b| a.part == b.part) {
@@ -394,8 +400,8 @@ impl Merge<'_> {
         }
         let tombstones = self.tombstones.clip(&range.lo, range.hi.as_deref());
         let mut task = self.cx.task(range, ways, tombstones, self.bottom);
-        let slot = Arc::new(Mutex::new(None));
-        let (theirs, signal) = (slot.clone(), self.done.clone());
+        let outcome = Arc::new(Mutex::new(None));
+        let (theirs, signal) = (outcome.clone(), self.done.clone());
         let mut done: Done = Box::new(move |result| {
             *theirs.lock() = Some(result);
             signal.notify_all();
@@ -410,25 +416,43 @@ impl Merge<'_> {
                 Err(refused) => return Err(refused.error),
             }
         }
-        self.pending.push_back(Pending::Task(slot));
+        self.pending.push_back(Pending::Task { outcome, warm });
         Ok(())
+    }
+
+    /// Where the input of a task is cached.
+    fn warm(&self, sources: &[std::ops::Range<usize>]) -> Warm<'a> {
+        let mut cached = Vec::new();
+        for ((parts, blocks), chosen) in self.ways.iter().zip(self.blocks).zip(sources) {
+            for at in chosen.clone() {
+                let Some(b) = blocks.get(at) else { continue };
+                let key = Part::Data(b.handle).key(&parts[b.part].extent);
+                if self.cx.engine.cache.contains(key) {
+                    cached.push((&b.first_key[..], blocks.get(at + 1).map(|next| &next.first_key[..])));
+                }
+            }
+        }
+        Warm::new(cached)
     }
 
     /// Waits for the oldest step and writes its output.
     fn write_next(&mut self, writer: &mut RunWriter, out: &mut Outcome) -> Result<()> {
         match self.pending.pop_front() {
             None => Ok(()),
-            Some(Pending::Task(slot)) => {
+            Some(Pending::Task { outcome, mut warm }) => {
                 let media = &*self.cx.engine.media;
-                self.done.wait_until(media, || slot.lock().is_some())?;
-                let Some(result) = slot.lock().take() else {
+                self.done.wait_until(media, || outcome.lock().is_some())?;
+                let Some(result) = outcome.lock().take() else {
                     return Err(Error::new(ErrorKind::Closed, "a compaction task ended without a result"));
                 };
                 let finished = result?;
                 self.cx.engine.counters.tasks_redone.add(u64::from(finished.redone));
                 let output = finished.output;
                 out.dropped_values.extend(output.dropped_values);
-                output.blocks.into_iter().try_for_each(|block| writer.add_block(block))
+                output.blocks.into_iter().try_for_each(|block| {
+                    let heir = warm.meets(&block.first_key, &block.last_key);
+                    writer.add_block(block, heir)
+                })
             }
             Some(Pending::Copy { way, blocks }) => self.copy(way, blocks, writer),
         }
@@ -455,7 +479,16 @@ impl Merge<'_> {
                 None => &[],
                 Some(pin) => handle.filter(pin).map_err(place)?,
             };
-            writer.add_stored_block((&first.0, first.1), cursor.key(), handle, &stored, filter)?;
+            let cached = engine.cache.contains(Part::Data(*handle).key(extent));
+            let heir = if cached { Heir::Yes } else { Heir::No };
+            writer.add_stored_block(
+                (&first.0, first.1),
+                cursor.key(),
+                handle,
+                &stored,
+                filter,
+                (heir, &raw),
+            )?;
             engine.counters.blocks_copied.add(1);
         }
         Ok(())

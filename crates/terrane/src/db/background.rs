@@ -136,6 +136,9 @@ impl Engine {
 
     /// Starts the most urgent compactions, as many as may run.
     pub(crate) fn schedule_compactions(&self) {
+        if !self.options.tuning.compact {
+            return;
+        }
         self.compaction_calls.fetch_add(1, Ordering::AcqRel);
         while !self.closing.load(Ordering::Acquire) {
             let most = self.options.compaction_jobs() as u64;

@@ -11,9 +11,11 @@
 //! * `visible` is stored by the orderer alone, in log order; a record with a higher sequence is in a memtable but no
 //!   reader looks at it.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
 use terrane_base::metrics::stripe;
 use terrane_base::waiter::Settler;
 use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, Waiter};
@@ -21,7 +23,7 @@ use terrane_commit::{Filled, Lead, Orderer, Role};
 use terrane_format::batch::{EntryHeader, EntryKind, Ops, entry_len};
 use terrane_format::value_ref::ValueRef;
 
-use crate::batch::WriteBatch;
+use crate::batch::{Tables, WriteBatch};
 use crate::db::engine::{Engine, closing, log_poisoned};
 use crate::db::table::Table;
 use crate::log::Admission;
@@ -35,7 +37,7 @@ pub(crate) struct Request {
     count: u32,
     body_crc: u32,
     sync: bool,
-    tables: Vec<Arc<Table>>,
+    tables: Tables,
     /// Large values that the body refers to, written already.
     values: Vec<ValueRef>,
     settler: Settler,
@@ -46,7 +48,7 @@ pub(crate) struct Request {
 /// One leader's group in the ring.
 #[derive(Debug)]
 pub(crate) struct GroupEntry {
-    members: Vec<(Settler, Seq)>,
+    members: SmallVec<[(Settler, Seq); 1]>,
     sync: bool,
     failed: Option<Error>,
 }
@@ -82,17 +84,40 @@ impl PendingCommit {
     }
 }
 
+thread_local! {
+    /// What the thread's last commit waited on, for its next one: mostly nobody else holds it any more by then.
+    static OWN: Cell<Option<Completion>> = const { Cell::new(None) };
+}
+
 impl Engine {
+    /// Commits, and waits for the outcome.
     pub(crate) fn commit(self: &Arc<Self>, batch: WriteBatch, durability: Durability) -> Result<Seq> {
-        self.submit(batch, durability)?.wait()
+        let mut completion = OWN.take().unwrap_or_else(Completion::new);
+        completion.renew();
+        self.begin(batch, durability, &completion)?;
+        let outcome = completion.wait_helping(|| self.ring.resume(&**self));
+        OWN.set(Some(completion));
+        outcome
     }
 
     /// Commits without waiting for the outcome.
     pub(crate) fn submit(
         self: &Arc<Self>,
-        mut batch: WriteBatch,
+        batch: WriteBatch,
         durability: Durability,
     ) -> Result<PendingCommit> {
+        let completion = Completion::new();
+        self.begin(batch, durability, &completion)?;
+        Ok(PendingCommit { completion, engine: self.clone() })
+    }
+
+    /// Has a commit done by this thread or another; `completion` tells of its outcome.
+    fn begin(
+        self: &Arc<Self>,
+        mut batch: WriteBatch,
+        durability: Durability,
+        completion: &Completion,
+    ) -> Result<()> {
         self.check_writable()?;
         if self.ending.load(Ordering::Relaxed) {
             return Err(closing());
@@ -116,7 +141,7 @@ impl Engine {
                 .with_hint("split the batch, or raise the segment size"));
         }
         if batch.is_empty() {
-            return self.empty_commit(sync);
+            return self.empty_commit(sync, completion);
         }
         self.make_room(batch.tables())?;
         self.pacer.admit(bytes, self.memory.fullness(), &*self.media);
@@ -137,24 +162,22 @@ impl Engine {
             batch.insert_refs(&large, &refs);
         }
         let (body, count, body_crc, tables) = batch.into_parts();
-        let completion = Completion::new();
         let settler = completion.settler();
         let request = Request { body, count, body_crc, sync, tables, values, settler, _admission: admission };
         if let Role::Leader(lead) = self.buckets.enter(stripe(), bytes, request) {
             self.lead(lead);
         }
-        Ok(PendingCommit { completion, engine: self.clone() })
+        Ok(())
     }
 
     /// A commit of nothing: still a barrier, if asked to be durable.
-    fn empty_commit(self: &Arc<Self>, sync: bool) -> Result<PendingCommit> {
+    fn empty_commit(&self, sync: bool, completion: &Completion) -> Result<()> {
         let seq = self.visible();
         if sync {
             self.sync_log(seq + 1)?;
         }
-        let completion = Completion::new();
         completion.settle(Ok(seq));
-        Ok(PendingCommit { completion, engine: self.clone() })
+        Ok(())
     }
 
     fn free_values(&self, values: &[ValueRef]) -> Result<()> {
@@ -175,7 +198,7 @@ impl Engine {
     fn lead(self: &Arc<Self>, lead: Lead<'_, Request>) {
         let group = lead.close();
         let requests = std::iter::once(group.own).chain(group.followers);
-        let requests: Vec<Request> = requests.filter_map(|r| self.still_allowed(r)).collect();
+        let requests: SmallVec<[Request; 1]> = requests.filter_map(|r| self.still_allowed(r)).collect();
         if requests.is_empty() {
             return;
         }
@@ -189,7 +212,7 @@ impl Engine {
         };
         let generation = place.epoch();
         let mut lsn = place.pos() * 8;
-        let mut entry = GroupEntry { members: Vec::new(), sync: false, failed: None };
+        let mut entry = GroupEntry { members: SmallVec::new(), sync: false, failed: None };
         let mut full: Vec<Arc<Table>> = Vec::new();
         for r in requests {
             let done = self.write_entry(lsn, &r).and_then(|()| self.index(lsn, generation, &r, &mut full));

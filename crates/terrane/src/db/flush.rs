@@ -27,7 +27,7 @@ use crate::compact::claim::Claim;
 use crate::compact::run::extent_form;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
-use crate::levels::{ExtentRef, RunWriter, Version, VersionEdit, WrittenRun};
+use crate::levels::{ExtentRef, Heir, Heirs, RunWriter, Version, VersionEdit, WrittenRun};
 use crate::memtable::Memtable;
 
 impl Engine {
@@ -119,7 +119,9 @@ impl Engine {
     ) -> Result<(WrittenRun, Vec<ValueRef>)> {
         let form = extent_form(&table.options(), 0, self.options.tuning.extent_bytes);
         let tombstones = memtable.tombstones.to_ranges(snapshots)?;
-        let mut writer = RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone())?;
+        let heirs = Heirs::new(self.cache.clone(), true, 0);
+        let mut writer =
+            RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone(), heirs)?;
         let mut retention = Retention::new(snapshots, &tombstones, false);
         let mut block = BlockBuilder::new(form.block);
         let mut values = Vec::new();
@@ -131,7 +133,7 @@ impl Engine {
                 let kind = Kind::from_u8(r.kind)?;
                 let Verdict::Keep(seq) = retention.judge(r.seq, kind) else { continue };
                 if !block.fits(r.key.len(), r.value.len(), seq) {
-                    writer.add_block(block.finish())?;
+                    writer.add_block(block.finish(), Heir::IfRoom)?;
                 }
                 block.add(r.key, seq, kind, r.value);
                 if kind == Kind::ValueRef {
@@ -141,7 +143,7 @@ impl Engine {
             cursor.next(&memtable.index);
         }
         if !block.is_empty() {
-            writer.add_block(block.finish())?;
+            writer.add_block(block.finish(), Heir::IfRoom)?;
         }
         Ok((writer.finish()?, values))
     }

@@ -44,4 +44,4 @@ pub(crate) use run::{ExtentRef, Run};
 pub(crate) use space::{Space, SpaceOptions, Survey};
 pub(crate) use state::{DbState, Ids};
 pub(crate) use version::{RefKey, Version, VersionEdit};
-pub(crate) use writer::{RunWriter, WrittenRun};
+pub(crate) use writer::{Heir, Heirs, RunWriter, WrittenRun};

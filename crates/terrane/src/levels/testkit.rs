@@ -13,7 +13,14 @@ use terrane_format::manifest::{Edit, PartSize};
 use terrane_media::sim::{CrashKind, Image, SimMedia};
 use terrane_media::{Media, OpenMode};
 
-use super::{Extent, ExtentRef, Reclaimer};
+use terrane_cache::{Cache, CacheOptions};
+
+use super::{Extent, ExtentRef, Heirs, Reclaimer};
+
+/// A small cache's, for writers that are not asked about it.
+pub(crate) fn heirs() -> Heirs {
+    Heirs::new(Arc::new(Cache::new(CacheOptions::new(1 << 20))), false, 0)
+}
 
 pub(super) const T: SubtableId = SubtableId(1);
 pub(super) const UUID: [u8; 16] = [7; 16];

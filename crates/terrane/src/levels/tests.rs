@@ -10,7 +10,7 @@ use terrane_format::tombstone::RangeTombstones;
 use terrane_media::Media;
 use terrane_media::sim::{CrashKind, Fault, FaultPlan, SimMedia};
 
-use super::testkit::{Film, Record, T, UUID, blocks, create, dir, machine, records, small_form};
+use super::testkit::{Film, Record, T, UUID, blocks, create, dir, heirs, machine, records, small_form};
 use super::*;
 
 /// The newest value of each key.
@@ -69,8 +69,9 @@ impl Engine {
             fresh(n).into_iter().map(|(k, v)| (k, u64::from(n), v)).collect()
         };
         let form = small_form();
-        let mut w = RunWriter::new(self.space.clone(), self.ids.clone(), form, RangeTombstones::default())?;
-        blocks(&form, &records).into_iter().try_for_each(|b| w.add_block(b))?;
+        let mut w =
+            RunWriter::new(self.space.clone(), self.ids.clone(), form, RangeTombstones::default(), heirs())?;
+        blocks(&form, &records).into_iter().try_for_each(|b| w.add_block(b, Heir::Yes))?;
         let written = w.finish()?;
         let mut edit = VersionEdit::default();
         let (level, run) = if merge { (1, 0) } else { (0, self.ids.run()) };

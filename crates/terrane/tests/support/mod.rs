@@ -67,6 +67,7 @@ pub enum Op {
 
 /// Sizes at which a few hundred operations fill memtables, extents and levels.
 pub const TUNING: Tuning = Tuning {
+    compact: true,
     segment_bytes: 128 << 10,
     tail_bytes: 64 << 10,
     drain_bytes: 4 << 10,

@@ -7,18 +7,21 @@
 //! # After a crash
 //! Nothing refers to what was written, so its units are free.
 
+mod heirs;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
 use terrane_base::{Result, Seq};
+use terrane_cache::Cache;
 use terrane_format::block::FinishedBlock;
 use terrane_format::extent::{BlockHandle, ExtentBuilder, ExtentForm, ExtentMeta};
 use terrane_format::tombstone::RangeTombstones;
 
 use super::space::{Alloc, Space};
 use super::state::Ids;
+pub(crate) use heirs::{Heir, Heirs};
 
 /// Most fragments of range tombstones that an extent takes beyond the last of its keys.
 const MAX_FRAGMENTS: usize = 4096;
@@ -31,6 +34,7 @@ pub(crate) struct RunWriter {
     /// Those behind the last cut.
     tombstones: RangeTombstones,
     last_key: Vec<u8>,
+    heirs: Heirs,
     written: WrittenRun,
 }
 
@@ -41,24 +45,27 @@ impl RunWriter {
         ids: Arc<Ids>,
         form: ExtentForm,
         tombstones: RangeTombstones,
+        heirs: Heirs,
     ) -> Result<Self> {
         Ok(RunWriter {
             ids,
             builder: ExtentBuilder::new(form)?,
             tombstones,
             last_key: Vec::new(),
-            written: WrittenRun { space, extents: Vec::new() },
+            written: WrittenRun { space, extents: Vec::new(), cache: heirs.cache(), claimed: 0 },
+            heirs,
         })
     }
 
-    /// Adds a block, in key order.
-    pub(crate) fn add_block(&mut self, block: FinishedBlock) -> Result<()> {
+    /// Adds a block, in key order; it enters the cache as `heir` says.
+    pub(crate) fn add_block(&mut self, block: FinishedBlock, heir: Heir) -> Result<()> {
         self.cut_before(&block.first_key, block.bytes.len())?;
         self.last_key.clone_from(&block.last_key);
+        self.heirs.consider(heir, self.builder.next_offset(), &block.bytes);
         self.builder.add_block(block)
     }
 
-    /// Adds a block of another extent as it is stored; the caller has verified it.
+    /// Adds a block of another extent as it is stored; the caller has verified it. `raw` is what a reader would see.
     pub(crate) fn add_stored_block(
         &mut self,
         first: (&[u8], Seq),
@@ -66,8 +73,10 @@ impl RunWriter {
         handle: &BlockHandle,
         stored: &[u8],
         filter: &[u8],
+        (heir, raw): (Heir, &[u8]),
     ) -> Result<()> {
         self.cut_before(first.0, stored.len())?;
+        self.heirs.consider(heir, self.builder.next_offset(), raw);
         last_key.clone_into(&mut self.last_key);
         self.builder.add_stored_block(first, last_key, handle, stored, filter)
     }
@@ -124,8 +133,10 @@ impl RunWriter {
         let space = &self.written.space;
         let at = space.alloc(extent.meta.units)?;
         (extent.meta.file, extent.meta.unit) = (at.file, at.unit);
-        self.written.extents.push(Arc::new(extent.meta));
-        space.write(at, 0, &extent.bytes)
+        self.written.extents.push(Arc::new(extent.meta.clone()));
+        space.write(at, 0, &extent.bytes)?;
+        self.written.claimed += self.heirs.enter(&extent);
+        Ok(())
     }
 }
 
@@ -134,9 +145,16 @@ impl RunWriter {
 pub(crate) struct WrittenRun {
     space: Arc<Space>,
     extents: Vec<Arc<ExtentMeta>>,
+    cache: Arc<Cache>,
+    /// Bytes that entered the cache though others may have had to leave.
+    claimed: usize,
 }
 
 impl WrittenRun {
+    pub(crate) fn claimed(&self) -> usize {
+        self.claimed
+    }
+
     /// The extents in key order; durable.
     pub(crate) fn extents(&self) -> &[Arc<ExtentMeta>] {
         &self.extents
@@ -151,6 +169,7 @@ impl WrittenRun {
 impl Drop for WrittenRun {
     fn drop(&mut self) {
         for meta in self.extents.drain(..) {
+            self.cache.remove_extent(meta.id.0);
             let freed = self.space.free(Alloc::of_extent(&meta));
             debug_assert!(freed.is_ok(), "extent {} owned its space", meta.id);
         }

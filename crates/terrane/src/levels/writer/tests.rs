@@ -4,7 +4,7 @@ use terrane_media::sim::{Fault, FaultPlan, SimMedia};
 
 use super::*;
 use crate::levels::state::DbState;
-use crate::levels::testkit::{Record, UUID, blocks, dir, handles, machine, records, small_form};
+use crate::levels::testkit::{Record, UUID, blocks, dir, handles, heirs, machine, records, small_form};
 use crate::levels::{Extent, ExtentRef, Reclaimer, SpaceOptions, Survey};
 
 fn space(media: &Arc<SimMedia>) -> Arc<Space> {
@@ -14,7 +14,8 @@ fn space(media: &Arc<SimMedia>) -> Arc<Space> {
 }
 
 fn writer(space: &Arc<Space>, tombstones: RangeTombstones) -> RunWriter {
-    RunWriter::new(space.clone(), Arc::new(Ids::new(&NextIds::default())), small_form(), tombstones).unwrap()
+    RunWriter::new(space.clone(), Arc::new(Ids::new(&NextIds::default())), small_form(), tombstones, heirs())
+        .unwrap()
 }
 
 fn keys(n: u32, versions: impl Fn(u32) -> u64) -> Vec<Record> {
@@ -29,7 +30,7 @@ fn keys(n: u32, versions: impl Fn(u32) -> u64) -> Vec<Record> {
 
 fn write(space: &Arc<Space>, records: &[Record], tombstones: RangeTombstones) -> Result<WrittenRun> {
     let mut w = writer(space, tombstones);
-    blocks(&small_form(), records).into_iter().try_for_each(|b| w.add_block(b))?;
+    blocks(&small_form(), records).into_iter().try_for_each(|b| w.add_block(b, Heir::No))?;
     w.finish()
 }
 
@@ -137,7 +138,7 @@ fn stored_blocks_are_copied_as_they_are() {
             assert!(copy.iter().any(|r| r.0 == last));
             let filter = &filters[h.filter_offset as usize..][..h.filter_len as usize];
             let stored = part.extent.load_stored(&h).unwrap();
-            w.add_stored_block((c.key(), c.seq()), &last, &h, &stored, filter).unwrap();
+            w.add_stored_block((c.key(), c.seq()), &last, &h, &stored, filter, (Heir::No, &[])).unwrap();
         }
     }
     let second = w.finish().unwrap();

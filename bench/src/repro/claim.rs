@@ -1,0 +1,159 @@
+//! What is claimed of a workload's rows, and what they say.
+
+use crate::Failure;
+use crate::args::RunArgs;
+use crate::engine::Entrant;
+use crate::report::{Row, median};
+use crate::repro::Line;
+use crate::workload::Workload;
+
+/// The engine whose claim it is, and the one that it is compared with.
+const OURS: &str = "terrane";
+const THEIRS: &str = "rocksdb";
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    /// Operations per second, against the peer's.
+    Speed,
+    /// 99th percentile of latency, against the peer's.
+    TailAgainst,
+    /// The same, in microseconds.
+    Tail,
+    /// The 5th-percentile second's operations, against the median second's.
+    SlowSecond,
+    /// The slowest second's operations, against the median second's.
+    SlowestSecond,
+    /// Most runs in L0 at any second.
+    L0Runs,
+    /// Most bytes on disk at any second, logs apart, per byte of the records.
+    PeakSpace,
+    /// Bytes on disk at rest, logs apart, per byte of the records.
+    Space,
+    /// The same, against the peer's.
+    SpaceAgainst,
+    /// Seconds from the last operation until nothing is left to do in the background.
+    Rest,
+    /// Bytes written to the device per byte that the workload wrote, against the peer's.
+    WrittenAgainst,
+    /// Seconds that opening took.
+    Open,
+    /// Reads per second that the device completed.
+    DeviceReads,
+}
+
+impl Of {
+    fn value(self, row: &Row) -> Option<f64> {
+        let seconds = |n: Option<u64>| Some(n? as f64 / row.median_second_ops? as f64);
+        match self {
+            Of::Speed => Some(row.ops_per_s),
+            Of::TailAgainst | Of::Tail => Some(row.p99_us),
+            Of::SlowSecond => seconds(row.p5_second_ops),
+            Of::SlowestSecond => seconds(row.min_second_ops),
+            Of::L0Runs => row.max_l0_runs.map(|n| n as f64),
+            Of::PeakSpace => Some(row.max_space_amp),
+            Of::Space | Of::SpaceAgainst => Some(row.space_amp),
+            Of::Rest => Some(row.settled_after_s),
+            Of::WrittenAgainst => row.write_amp,
+            Of::Open => Some(row.seconds),
+            Of::DeviceReads => Some(row.device_reads_per_s),
+        }
+    }
+
+    fn is_ratio(self) -> bool {
+        matches!(self, Of::Speed | Of::TailAgainst | Of::SpaceAgainst | Of::WrittenAgainst)
+    }
+
+    fn more_is_better(self) -> bool {
+        matches!(self, Of::Speed | Of::SlowSecond | Of::SlowestSecond | Of::DeviceReads)
+    }
+
+    /// What is measured, and its unit.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Of::Speed => ("speed", "x RocksDB's"),
+            Of::TailAgainst => ("p99", "x RocksDB's"),
+            Of::Tail => ("p99", "us"),
+            Of::SlowSecond => ("5th-percentile second", "of the median"),
+            Of::SlowestSecond => ("slowest second", "of the median"),
+            Of::L0Runs => ("most L0 runs", "runs"),
+            Of::PeakSpace => ("most disk space", "x the data"),
+            Of::Space => ("disk space at rest", "x the data"),
+            Of::SpaceAgainst => ("disk space at rest", "x RocksDB's"),
+            Of::Rest => ("rest after", "s"),
+            Of::WrittenAgainst => ("bytes written", "x RocksDB's"),
+            Of::Open => ("open", "s"),
+            Of::DeviceReads => ("device reads", "per s"),
+        }
+    }
+}
+
+/// What is said of one workload of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    pub(super) workload: Workload,
+    pub(super) of: Of,
+    /// The least, or where less is better the most, that holds; nothing where it is only stated.
+    pub(super) bound: Option<f64>,
+}
+
+impl Claim {
+    /// Measures the claim: the median over rounds, where each round's value is compared with the better of the peer's forms
+    /// in the same round.
+    pub(super) fn line(&self, figure: &'static str, args: &RunArgs, rows: &[Row]) -> Result<Line, Failure> {
+        let of = |engine: &str| -> Vec<&Row> {
+            rows.iter().filter(|r| r.workload == self.workload && r.engine == engine).collect()
+        };
+        let (ours, theirs) = (of(OURS), of(THEIRS));
+        let better = |a: f64, b: f64| if self.of.more_is_better() { a.max(b) } else { a.min(b) };
+        let values = ours.iter().filter_map(|row| {
+            let mine = self.of.value(row)?;
+            if !self.of.is_ratio() {
+                return Some(mine);
+            }
+            let peers = theirs.iter().filter(|t| t.round == row.round).filter_map(|t| self.of.value(t));
+            Some(mine / peers.reduce(better)?)
+        });
+        let values: Vec<f64> = values.collect();
+        let (what, unit) = self.of.names();
+        if values.is_empty() {
+            return Err(
+                format!("{}: {what}: no round has it (are the peers built in?)", self.workload).into()
+            );
+        }
+        let measured = median(values);
+        let holds = self.bound.is_none_or(|b| better(measured, b) == measured);
+        let threads =
+            if args.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", args.threads) };
+        Ok(Line {
+            figure,
+            row: format!("{} {threads}: {what}", self.workload),
+            claimed: self.bound,
+            measured,
+            unit,
+            note: self.absolute(rows),
+            holds,
+        })
+    }
+
+    /// Each engine's own median.
+    fn absolute(&self, rows: &[Row]) -> String {
+        let mut engines = Vec::new();
+        for row in rows {
+            if !engines.contains(&&row.entrant) {
+                engines.push(&row.entrant);
+            }
+        }
+        let one = |entrant: &Entrant| {
+            let rows = rows.iter().filter(|r| r.workload == self.workload && r.entrant == *entrant);
+            let values: Vec<f64> = rows.filter_map(|r| self.of.value(r)).collect();
+            (!values.is_empty()).then(|| {
+                let m = median(values);
+                if m >= 1000.0 { format!("{entrant} {m:.0}") } else { format!("{entrant} {m:.3}") }
+            })
+        };
+        let stolen: f64 = rows.iter().filter(|r| r.workload == self.workload).map(|r| r.stolen_seconds).sum();
+        let all: Vec<String> = engines.into_iter().filter_map(one).collect();
+        format!("{}; {stolen:.1} s of processor time stolen", all.join(", "))
+    }
+}

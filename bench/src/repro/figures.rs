@@ -1,0 +1,172 @@
+//! The figures there are.
+
+use crate::repro::Part;
+use crate::repro::claim::{Claim, Of};
+use crate::workload::Workload as W;
+
+/// A named group of claims.
+pub(super) struct Figure {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    pub(super) parts: fn() -> Vec<Part>,
+}
+
+pub(super) const ALL: &[Figure] = &[
+    Figure {
+        name: "operations",
+        about: "every workload on 5 M records of 16 B and 100 B",
+        parts: operations,
+    },
+    Figure { name: "ycsb", about: "YCSB A to F on 1 M records of 8 B and 500 B", parts: ycsb },
+    Figure { name: "commit", about: "commits that survive a power failure", parts: commit },
+    Figure { name: "smooth", about: "300 s of overwriting 5 GiB at full speed", parts: smooth },
+    Figure { name: "space", about: "space and bytes written after three full overwrites", parts: space },
+    Figure { name: "compaction", about: "merging four runs on one core", parts: compaction },
+    Figure { name: "reopen", about: "opening after kill -9, and after a clean close", parts: reopen },
+    Figure { name: "large", about: "10 GiB with 512 MiB of cache and memtables, direct I/O", parts: large },
+];
+
+pub(super) fn named(name: &str) -> Option<&'static Figure> {
+    ALL.iter().find(|f| f.name == name)
+}
+
+const VS: &str = "--engine terrane,rocksdb";
+
+fn claim(workload: W, of: Of, bound: f64) -> Claim {
+    Claim { workload, of, bound: Some(bound) }
+}
+
+fn stated(workload: W, of: Of) -> Claim {
+    Claim { workload, of, bound: None }
+}
+
+fn speeds(bounds: &[(W, f64)]) -> Vec<Claim> {
+    bounds.iter().map(|&(w, bound)| claim(w, Of::Speed, bound)).collect()
+}
+
+/// A run of the claims' workloads.
+fn part(more: &str, claims: Vec<Claim>) -> Part {
+    let mut workloads: Vec<String> = Vec::new();
+    for c in &claims {
+        let name = c.workload.to_string();
+        if !workloads.contains(&name) {
+            workloads.push(name);
+        }
+    }
+    Part { command: format!("--workload {} {VS} {more}", workloads.join(",")), claims }
+}
+
+fn operations() -> Vec<Part> {
+    let bounds = [
+        (W::Fillseq, 1.0),
+        (W::Fillrandom, 2.0),
+        (W::Readrandom, 1.5),
+        (W::Readmissing, 1.0),
+        (W::Seekrandom, 1.0),
+        (W::Scan, 1.0),
+        (W::Readwhilewriting, 1.0),
+        (W::Overwrite, 2.0),
+        (W::Deleterandom, 1.0),
+    ];
+    [1, 2].map(|t| part(&format!("--records 5000000 --threads {t}"), speeds(&bounds))).into()
+}
+
+fn ycsb() -> Vec<Part> {
+    let bounds = [
+        (W::YcsbA, 2.0),
+        (W::YcsbB, 1.0),
+        (W::YcsbC, 1.0),
+        (W::YcsbD, 1.0),
+        (W::YcsbE, 3.0),
+        (W::YcsbF, 1.0),
+    ];
+    let more = |t| format!("--records 1000000 --key-bytes 8 --value-bytes 500 --threads {t}");
+    [1, 2].map(|t| part(&more(t), speeds(&bounds))).into()
+}
+
+fn commit() -> Vec<Part> {
+    let of = |threads, speed| {
+        let claims = vec![claim(W::Commit, Of::Speed, speed), claim(W::Commit, Of::TailAgainst, 1.1)];
+        part(&format!("--records 1000000 --ops 100000000 --seconds 8 --sync --threads {threads}"), claims)
+    };
+    let mixed = part(
+        "--records 1000000 --ops 100000000 --seconds 8 --sync --threads 8",
+        vec![stated(W::CommitMixed, Of::Tail)],
+    );
+    vec![of(1, 1.5), of(8, 1.0), of(32, 1.0), mixed]
+}
+
+fn smooth() -> Vec<Part> {
+    let w = W::Overwrite;
+    let claims = vec![
+        claim(w, Of::SlowSecond, 0.6),
+        claim(w, Of::SlowestSecond, 0.1),
+        claim(w, Of::L0Runs, 4.0),
+        claim(w, Of::PeakSpace, 1.5),
+        claim(w, Of::Speed, 1.0),
+    ];
+    let more = "--records 5242880 --value-bytes 1024 --memtable-mib 256 --cache-mib 256 --ops 1000000000 \
+                --seconds 300 --rounds 1 --rocksdb-block-kib 16";
+    vec![part(more, claims)]
+}
+
+fn space() -> Vec<Part> {
+    let w = W::Overwrite;
+    let more = "--records 5000000 --ops 15000000 --value-bytes 100 --rounds 3 --rocksdb-block-kib 16";
+    let plain = vec![claim(w, Of::Space, 1.25), claim(w, Of::Rest, 60.0), claim(w, Of::WrittenAgainst, 1.0)];
+    let zstd = vec![claim(w, Of::SpaceAgainst, 1.0), claim(w, Of::Rest, 60.0)];
+    vec![part(more, plain), part(&format!("{more} --compression zstd"), zstd)]
+}
+
+fn compaction() -> Vec<Part> {
+    let of = |key, value| {
+        let more = format!(
+            "--records 4000000 --key-bytes {key} --value-bytes {value} --memtable-mib 8192 --cache-mib 256 \
+             --rocksdb-block-kib 16"
+        );
+        part(&more, vec![claim(W::Compact, Of::Speed, 1.5)])
+    };
+    vec![of(8, 32), of(16, 128), of(16, 1024)]
+}
+
+fn reopen() -> Vec<Part> {
+    let killed = vec![claim(W::ReopenKilled, Of::Speed, 3.0), stated(W::ReopenKilled, Of::Open)];
+    let closed = vec![claim(W::ReopenClosed, Of::Open, 0.5)];
+    vec![
+        part("--records 1000000 --value-bytes 1024 --memtable-mib 8192 --rocksdb-block-kib 16", killed),
+        part(
+            "--records 10485760 --value-bytes 1024 --memtable-mib 256 --cache-mib 256 --rounds 1 \
+             --rocksdb-block-kib 16",
+            closed,
+        ),
+    ]
+}
+
+fn large() -> Vec<Part> {
+    let of = |threads| {
+        let claims = [W::Readrandom, W::Seekrandom, W::YcsbB];
+        let claims = claims.iter().flat_map(|&w| [claim(w, Of::Speed, 1.0), stated(w, Of::DeviceReads)]);
+        let more = format!(
+            "--records 10485760 --value-bytes 1024 --memtable-mib 128 --cache-mib 384 --ops 100000000 \
+             --seconds 15 --direct --threads {threads}"
+        );
+        part(&more, claims.collect())
+    };
+    vec![of(2), of(16)]
+}
+
+#[cfg(all(test, feature = "peers"))]
+mod tests {
+    use super::*;
+    use crate::args::RunArgs;
+
+    #[test]
+    fn every_command_can_be_read() {
+        for figure in ALL {
+            for part in (figure.parts)() {
+                let args = RunArgs::from_line(&part.command).unwrap();
+                assert!(part.claims.iter().all(|c| args.workload.contains(&c.workload)));
+            }
+        }
+    }
+}
