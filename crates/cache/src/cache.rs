@@ -180,11 +180,11 @@ impl Cache {
     ///
     /// # Errors
     /// That of `load`, given to every thread that waited for it. It is not kept: the next call loads again.
-    pub fn get_or_load(
+    pub fn get_or_load<B: AsRef<[u8]>>(
         &self,
         key: FrameKey,
         priority: Priority,
-        load: impl FnOnce() -> Result<Vec<u8>>,
+        load: impl FnOnce() -> Result<B>,
     ) -> Result<Pin> {
         if let Some(pin) = self.get(key) {
             return Ok(pin);
@@ -202,7 +202,7 @@ impl Cache {
             }
             Boarding::Wait(flight) if flight.is_own() => {
                 self.private.add(1);
-                Ok(Pin::new(key, priority, &load()?, None))
+                Ok(Pin::new(key, priority, load()?.as_ref(), None))
             }
             Boarding::Wait(flight) => {
                 self.joins.add(1);
@@ -211,7 +211,7 @@ impl Cache {
             Boarding::Load(flight) => {
                 self.misses.add(1);
                 let landing = Landing { shard: &self.shards[shard], key, flight, outcome: None };
-                landing.finish(load().map(|bytes| self.admit(key, &bytes, priority)))
+                landing.finish(load().map(|bytes| self.admit(key, bytes.as_ref(), priority)))
             }
         }
     }

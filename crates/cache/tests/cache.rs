@@ -267,7 +267,7 @@ fn shrinking_takes_evenly_from_what_is_least_read() {
 #[test]
 fn a_failed_load_is_not_remembered() {
     let c = cache(1 << 20);
-    let bad = c.get_or_load(key(1), Priority::Data, || Err(Error::corruption("checksum")));
+    let bad = c.get_or_load(key(1), Priority::Data, || Err::<Vec<u8>, _>(Error::corruption("checksum")));
     assert_eq!(bad.unwrap_err().message(), "checksum");
     assert_eq!(&*load(&c, 1, 10), bytes(key(1), 10));
 }

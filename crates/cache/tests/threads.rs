@@ -61,7 +61,7 @@ fn a_failed_load_fails_all_who_waited_for_it_and_nobody_later() {
             while c.stats().joins < 3 {
                 std::thread::yield_now();
             }
-            Err(Error::corruption("bad block").with_offset(16384))
+            Err::<Vec<u8>, _>(Error::corruption("bad block").with_offset(16384))
         });
         let error = got.unwrap_err();
         assert_eq!((error.kind(), error.offset()), (ErrorKind::Corruption, Some(16384)));
@@ -74,7 +74,7 @@ fn a_load_that_panics_leaves_nobody_waiting() {
     let c = cache(1 << 20, 0);
     std::thread::scope(|s| {
         let loader = s.spawn(|| {
-            let _ = c.get_or_load(KEY, Priority::Data, || {
+            let _ = c.get_or_load::<Vec<u8>>(KEY, Priority::Data, || {
                 while c.stats().joins < 2 {
                     std::thread::yield_now();
                 }

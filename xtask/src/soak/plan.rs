@@ -152,6 +152,7 @@ pub(super) fn value_counter(v: &[u8]) -> Option<u64> {
 /// Options to open with, by seed: small sizes, so that memtables, segments and extents fill all the time.
 pub(super) fn options(rng: &mut Rng) -> Options {
     let tuning = Tuning {
+        compact: true,
         segment_bytes: (256 << 10) << rng.below(3),
         tail_bytes: (128 << 10) << rng.below(3),
         drain_bytes: (4 << 10) << rng.below(5),

@@ -8,6 +8,7 @@
 //! Counts are varints, byte strings carry a varint length. This is a tool's format, not a stored one: a dump is read
 //! by the version that wrote it.
 
+use bytes::Bytes;
 use terrane_base::{Error, Result};
 use terrane_format::block::{BlockForm, DirectoryKind};
 use terrane_format::checksum::crc;
@@ -94,7 +95,7 @@ impl Task {
             let mut way = Way::default();
             for _ in 0..r.varint()? {
                 let len = r.remaining();
-                let bytes = r.prefixed(len, "block")?.to_vec();
+                let bytes = Bytes::copy_from_slice(r.prefixed(len, "block")?);
                 way.blocks.push(InputBlock { bytes, crc: r.u32()? });
             }
             ways.push(way);

@@ -2,6 +2,7 @@
 
 mod dump;
 
+use bytes::Bytes;
 use terrane_base::{Error, Result, Seq};
 use terrane_format::block::{Block, BlockForm};
 use terrane_format::checksum::{crc, crc_append};
@@ -14,20 +15,21 @@ use crate::way::WayCursor;
 /// receives a copy checks it before use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputBlock {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     crc: u32,
 }
 
 impl InputBlock {
     /// A block whose CRC is not known yet.
-    pub fn new(bytes: Vec<u8>) -> Self {
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
+        let bytes = bytes.into();
         let crc = crc(&bytes);
         InputBlock { bytes, crc }
     }
 
     /// A block that was stored uncompressed: the CRC that its parent holds covers the same bytes.
-    pub fn with_crc(bytes: Vec<u8>, crc: u32) -> Self {
-        InputBlock { bytes, crc }
+    pub fn with_crc(bytes: impl Into<Bytes>, crc: u32) -> Self {
+        InputBlock { bytes: bytes.into(), crc }
     }
 
     /// The block's bytes.

@@ -94,7 +94,10 @@ fn a_device_gets_only_what_fits() {
 #[test]
 fn damaged_input_is_found_before_use() {
     let mut t = rich_task(1);
-    t.ways[1].blocks[2].bytes[10] ^= 1;
+    let block = &mut t.ways[1].blocks[2];
+    let mut damaged = block.bytes().to_vec();
+    damaged[10] ^= 1;
+    *block = InputBlock::with_crc(damaged, block.crc());
     let e = t.check_input().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Corruption);
     assert!(e.message().contains("block 2 of way 1"), "{e}");

@@ -2,7 +2,7 @@
 
 use terrane_base::{Error, ExtentId, Result, Seq};
 
-use super::{BlockHandle, ExtentMeta, Footer, PAD_BYTES, Properties, Section, UNIT_BYTES};
+use super::{BlockHandle, ExtentMeta, Footer, Image, PAD_BYTES, Properties, Section, UNIT_BYTES};
 use crate::block::{BlockBuilder, BlockForm, Compression, Compressor, FinishedBlock};
 use crate::checksum::crc;
 use crate::tombstone::RangeTombstones;
@@ -42,7 +42,7 @@ impl Default for ExtentForm {
 #[derive(Clone, Debug)]
 pub struct FinishedExtent {
     /// The bytes to write, a multiple of 4096.
-    pub bytes: Vec<u8>,
+    pub bytes: Image,
     /// What the manifest must know; `file` and `unit` are 0 until the writer has placed it.
     pub meta: ExtentMeta,
 }
@@ -59,7 +59,7 @@ const ENTRY_BYTES: usize = 80;
 pub struct ExtentBuilder {
     form: ExtentForm,
     compressor: Compressor,
-    data: Vec<u8>,
+    data: Image,
     filters: Vec<u8>,
     index: BlockBuilder,
     handle: Vec<u8>,
@@ -82,7 +82,7 @@ impl ExtentBuilder {
         Ok(ExtentBuilder {
             form,
             compressor: Compressor::new(form.compression, form.zstd_level)?,
-            data: Vec::new(),
+            data: Image::default(),
             filters: Vec::new(),
             index: BlockBuilder::new(index),
             handle: Vec::new(),
@@ -96,22 +96,23 @@ impl ExtentBuilder {
         })
     }
 
-    /// Adds a block: compresses it and builds its filter.
+    /// Adds a block: compresses it and builds its filter. `raw_crc` is the CRC-32C of its bytes, if it is known.
     ///
     /// # Errors
     /// [`terrane_base::ErrorKind::LimitExceeded`] if the extent would outgrow its 32-bit offsets.
-    pub fn add_block(&mut self, block: FinishedBlock) -> Result<()> {
+    pub fn add_block(&mut self, block: FinishedBlock, raw_crc: Option<u32>) -> Result<()> {
         let compressed = self.compressor.compress(&block.bytes);
         let (compression, stored) = match &compressed {
             Some(stored) => (self.form.compression, stored),
             None => (Compression::None, &block.bytes),
         };
+        let crc = raw_crc.filter(|_| compressed.is_none()).unwrap_or_else(|| crc(stored));
         let filter = filter::build(&block.hashes, self.form.filter_bits_per_key);
         let handle = BlockHandle {
             offset: 0,
             stored_len: stored.len() as u32,
             raw_len: block.bytes.len() as u32,
-            crc: crc(stored),
+            crc,
             compression,
             rows: block.rows,
             deletes: block.deletes,
@@ -164,6 +165,9 @@ impl ExtentBuilder {
         self.handle.clear();
         handle.encode(&mut self.handle);
         self.index.add(first.0, first.1, Kind::Put, &self.handle);
+        if self.data.is_empty() {
+            self.data = Image::with_room(self.form.max_bytes.next_multiple_of(PAD_BYTES));
+        }
         self.data.extend_from_slice(stored);
         self.filters.extend_from_slice(filter);
         self.largest_filter = self.largest_filter.max(filter.len());
@@ -231,13 +235,12 @@ impl ExtentBuilder {
         let mut footer_bytes = Vec::new();
         footer.encode(&mut footer_bytes);
 
-        let mut bytes = Vec::with_capacity(self.stored_len().next_multiple_of(PAD_BYTES));
-        bytes.append(&mut self.data);
+        let mut bytes = std::mem::take(&mut self.data);
         let data_bytes = bytes.len() as u32;
         let filter = append(&mut bytes, &self.filters);
         let index = append(&mut bytes, &self.index.finish().bytes);
         let footer = append(&mut bytes, &footer_bytes);
-        bytes.resize(bytes.len().next_multiple_of(PAD_BYTES), 0);
+        bytes.pad_to(PAD_BYTES);
         let meta = ExtentMeta {
             id,
             file: 0,
@@ -282,7 +285,7 @@ impl ExtentBuilder {
     }
 }
 
-fn append(extent: &mut Vec<u8>, section: &[u8]) -> Section {
+fn append(extent: &mut Image, section: &[u8]) -> Section {
     let offset = extent.len() as u32;
     extent.extend_from_slice(section);
     Section { offset, len: section.len() as u32, crc: crc(section) }

@@ -20,6 +20,7 @@
 mod builder;
 mod footer;
 mod handle;
+mod image;
 mod index;
 mod meta;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod tests;
 pub use builder::{ExtentBuilder, ExtentForm, FinishedExtent};
 pub use footer::{Footer, Properties};
 pub use handle::BlockHandle;
+pub use image::Image;
 pub use index::{Found, Index, IndexCursor};
 pub use meta::{ExtentMeta, Section};
 

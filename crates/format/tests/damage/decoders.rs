@@ -368,7 +368,7 @@ pub fn samples(name: &str) -> Vec<Vec<u8>> {
         }
         let block = builder.finish();
         blocks.push(block.bytes.clone());
-        extent.add_block(block).unwrap();
+        extent.add_block(block, None).unwrap();
     }
     extent.set_tombstones(&tombstones);
     let extent = extent.finish(ExtentId(5)).unwrap();

@@ -449,9 +449,10 @@ impl<'a> Merge<'a> {
                 self.cx.engine.counters.tasks_redone.add(u64::from(finished.redone));
                 let output = finished.output;
                 out.dropped_values.extend(output.dropped_values);
-                output.blocks.into_iter().try_for_each(|block| {
+                // The sums were checked with all the rest of the output.
+                output.blocks.into_iter().zip(output.block_crcs).try_for_each(|(block, crc)| {
                     let heir = warm.meets(&block.first_key, &block.last_key);
-                    writer.add_block(block, heir)
+                    writer.add_block(block, Some(crc), heir)
                 })
             }
             Some(Pending::Copy { way, blocks }) => self.copy(way, blocks, writer),

@@ -1,5 +1,7 @@
 //! Reads and writes of any length and offset over files that want whole aligned sectors.
 
+use std::cell::Cell;
+
 use terrane_base::Result;
 use terrane_media::{AlignedBuf, File, ReadRequest, SECTOR};
 
@@ -8,10 +10,20 @@ pub(super) fn read(file: &dyn File, offset: u64, len: usize) -> Result<Vec<u8>> 
     Ok(Window::read(file, offset, len)?.bytes().to_vec())
 }
 
+thread_local! {
+    /// The memory of the thread's last small window, for its next one.
+    static SPARE: Cell<Option<AlignedBuf>> = const { Cell::new(None) };
+}
+
+/// Windows up to this size give their memory to the next one.
+const SMALL: usize = 128 << 10;
+
 /// Bytes read from a file, with what alignment brought along.
 #[derive(Debug)]
 pub(crate) struct Window {
+    /// At least `whole` bytes; what lies behind is of no meaning.
     buf: AlignedBuf,
+    whole: usize,
     at: u64,
     skip: usize,
     len: usize,
@@ -21,25 +33,43 @@ impl Window {
     /// Room for the `len` bytes at `offset`.
     pub(super) fn prepare(offset: u64, len: usize) -> Self {
         let skip = (offset % SECTOR as u64) as usize;
-        let buf = AlignedBuf::zeroed((skip + len).next_multiple_of(SECTOR));
-        Window { buf, at: offset - skip as u64, skip, len }
+        let whole = (skip + len).next_multiple_of(SECTOR);
+        let spare = if whole <= SMALL { SPARE.take().filter(|b| b.len() >= whole) } else { None };
+        let buf = spare.unwrap_or_else(|| AlignedBuf::zeroed(whole));
+        Window { buf, whole, at: offset - skip as u64, skip, len }
     }
 
     /// Reads the `len` bytes at `offset`.
     pub(super) fn read(file: &dyn File, offset: u64, len: usize) -> Result<Self> {
         let mut this = Self::prepare(offset, len);
-        file.read_at(&mut this.buf, this.at)?;
+        file.read_at(&mut this.buf[..this.whole], this.at)?;
         Ok(this)
     }
 
     /// The request that fills a prepared window.
     pub(crate) fn request<'a>(&'a mut self, file: &'a dyn File) -> ReadRequest<'a> {
-        ReadRequest { file, offset: self.at, buf: &mut self.buf }
+        ReadRequest { file, offset: self.at, buf: &mut self.buf[..self.whole] }
     }
 
     /// The bytes asked for.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf[self.skip..self.skip + self.len]
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if self.buf.len() <= SMALL {
+            let buf = std::mem::take(&mut self.buf);
+            // A thread that ends has no next window.
+            let _ = SPARE.try_with(|spare| spare.set(Some(buf)));
+        }
+    }
+}
+
+impl AsRef<[u8]> for Window {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
     }
 }
 

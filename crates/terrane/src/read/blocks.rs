@@ -6,8 +6,7 @@ use terrane_format::extent::BlockHandle;
 use terrane_media::ReadRequest;
 
 use crate::db::engine::Engine;
-use crate::levels::Extent;
-use crate::levels::Window;
+use crate::levels::{Extent, Loaded, Window};
 use crate::read::lookup::Need;
 
 /// A block that a read needs and memory does not hold.
@@ -47,7 +46,7 @@ impl Part {
     }
 
     /// Reads it from the medium, verified and decompressed.
-    pub(crate) fn read(&self, extent: &Extent) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, extent: &Extent) -> Result<Loaded> {
         match self {
             Part::Index => extent.load_index(),
             Part::Filter => extent.load_filter(),
@@ -65,11 +64,11 @@ impl Part {
     }
 
     /// What the read has brought, verified and decompressed.
-    fn finish(&self, extent: &Extent, bytes: &[u8]) -> Result<Vec<u8>> {
+    fn finish(&self, extent: &Extent, read: Window) -> Result<Loaded> {
         match self {
-            Part::Index => extent.accept_section(&extent.meta.index, bytes),
-            Part::Filter => extent.accept_section(&extent.meta.filter, bytes),
-            Part::Data(h) => extent.unpack(h, bytes),
+            Part::Index => extent.accept_section(&extent.meta.index, read),
+            Part::Filter => extent.accept_section(&extent.meta.filter, read),
+            Part::Data(h) => extent.unpack(h, read),
         }
     }
 }
@@ -92,7 +91,7 @@ pub(crate) fn load_many(engine: &Engine, needs: &[&Need]) -> Result<Vec<Pin>> {
     drop(requests);
     for (at, raw) in missing.into_iter().zip(raws) {
         let Need { extent, part } = needs[at];
-        let bytes = part.finish(extent, raw.bytes())?;
+        let bytes = part.finish(extent, raw)?;
         pins[at] = Some(engine.cache.insert(part.key(extent), bytes, part.priority()));
     }
     Ok(pins.into_iter().flatten().collect())

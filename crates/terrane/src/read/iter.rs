@@ -161,7 +161,7 @@ impl Cursor {
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         let mut scan = self.scan();
         let from = self.lower.as_deref().filter(|l| *l > key).unwrap_or(key);
-        let done = scan.merge.seek(from);
+        let done = scan.seek(&self.engine, from);
         self.settle(scan, done)
     }
 
@@ -185,7 +185,7 @@ impl Cursor {
     pub fn seek_to_first(&mut self) -> Result<()> {
         let mut scan = self.scan();
         let done = match &self.lower {
-            Some(l) => scan.merge.seek(l),
+            Some(l) => scan.seek(&self.engine, l),
             None => scan.merge.seek_first(),
         };
         self.settle(scan, done)
@@ -240,7 +240,7 @@ impl Cursor {
             }
             None => {
                 let mut scan = self.build();
-                let done = scan.step_from(forward, key);
+                let done = scan.step_from(&self.engine, forward, key);
                 (scan, done)
             }
         };

@@ -11,8 +11,10 @@
 //! one seek, whichever way the scan goes, so that a deleted range costs nothing per deleted key.
 
 use terrane_base::{Result, Seq};
+use terrane_cache::Pin;
 
 use crate::read::entry::Entry;
+use crate::read::lookup::Need;
 use crate::read::source::Source;
 use crate::tombstone::Fragment;
 
@@ -78,11 +80,26 @@ impl Merge {
         shown
     }
 
-    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
+    /// To the first shown key at or after `key`. `fetch` brings the blocks that memory does not hold, of all sources at once.
+    pub(crate) fn seek(
+        &mut self,
+        key: &[u8],
+        fetch: impl FnOnce(&[&Need]) -> Result<Vec<Pin>>,
+    ) -> Result<()> {
         self.skipped = 0;
         self.current = None;
-        for s in &mut self.sources {
-            s.seek(key)?;
+        let mut needs = Vec::new();
+        for (at, s) in self.sources.iter_mut().enumerate() {
+            needs.extend(s.begin_seek(key)?.map(|need| (at, need)));
+        }
+        let mut pins = Vec::new();
+        if !needs.is_empty() {
+            pins = fetch(&needs.iter().map(|(_, need)| need).collect::<Vec<_>>())?;
+        }
+        let mut fetched = needs.iter().map(|(at, _)| *at).zip(pins).peekable();
+        for (at, s) in self.sources.iter_mut().enumerate() {
+            let block = fetched.next_if(|(of, _)| *of == at).map(|(_, pin)| pin);
+            s.end_seek(key, block)?;
         }
         self.direction = Direction::Forward;
         self.choose()

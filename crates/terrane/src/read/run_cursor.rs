@@ -13,9 +13,15 @@ use terrane_format::Kind;
 use terrane_format::block::{Block, BlockCursor};
 use terrane_format::extent::{Index, IndexCursor};
 
-use crate::levels::Run;
+use crate::levels::{ExtentRef, Run};
 use crate::read::blocks::{Part, load};
 use crate::read::entry::Place;
+use crate::read::lookup::Need;
+
+/// Where to seek to within a part: not before its first key.
+fn within<'a>(part: &'a ExtentRef, key: &'a [u8], seq: Seq) -> (&'a [u8], Seq) {
+    if *part.lo > *key { (&part.lo, MAX_SEQ) } else { (key, seq) }
+}
 
 #[derive(Debug)]
 pub(crate) struct RunCursor {
@@ -81,15 +87,46 @@ impl RunCursor {
 
     /// To the first record at or after (`key`, `seq`).
     pub(crate) fn seek(&mut self, key: &[u8], seq: Seq) -> Result<()> {
-        let at = self.run.position(key);
-        let Some(r) = self.run.refs().get(at) else {
+        let need = self.begin_seek(key, seq)?;
+        let block = need.map(|n| load(&self.cache, &n.extent, &n.part)).transpose()?;
+        self.end_seek(key, seq, block)
+    }
+
+    /// The first half of [`RunCursor::seek`], up to the block: gives it if memory does not hold it. So several cursors'
+    /// blocks can be read at once.
+    pub(crate) fn begin_seek(&mut self, key: &[u8], seq: Seq) -> Result<Option<Need>> {
+        let run = self.run.clone();
+        let at = run.position(key);
+        let Some(r) = run.refs().get(at) else {
+            self.at = at;
+            self.index = None;
+            self.entry.clear();
             self.clear();
-            return Ok(());
+            return Ok(None);
         };
-        let lo = r.lo.clone();
-        let (key, seq) = if *lo > *key { (&*lo, MAX_SEQ) } else { (key, seq) };
+        let (key, seq) = within(r, key, seq);
         self.enter(at)?;
-        self.seek_entry(key, seq)?;
+        let Some(index) = &self.index else { return Ok(None) };
+        self.entry.seek(Index::parse(index)?, key, seq)?;
+        let Some(handle) = self.entry.handle().copied() else { return Ok(None) };
+        let part = Part::Data(handle);
+        self.block = self.cache.get(part.key(&r.extent));
+        Ok(self.block.is_none().then(|| Need { extent: r.extent.clone(), part }))
+    }
+
+    /// The second half, with the block that the first one asked for.
+    pub(crate) fn end_seek(&mut self, key: &[u8], seq: Seq, block: Option<Pin>) -> Result<()> {
+        if block.is_some() {
+            self.block = block;
+        }
+        let run = self.run.clone();
+        if let (Some(pin), Some(r)) = (&self.block, run.refs().get(self.at)) {
+            let (key, seq) = within(r, key, seq);
+            self.record.seek(Block::parse(pin)?, key, seq)?;
+            if !self.record.valid() {
+                self.next_block()?;
+            }
+        }
         self.settle_forward()
     }
 

@@ -21,6 +21,7 @@ use terrane_base::{Result, Seq};
 
 use crate::db::engine::Engine;
 use crate::db::table::{Super, Table};
+use crate::read::blocks::{load, load_many};
 use crate::read::merge::Merge;
 use crate::read::source::Source;
 
@@ -49,6 +50,15 @@ impl Scan {
         self.state.epoch
     }
 
+    /// To the first key at or after `key`.
+    pub(crate) fn seek(&mut self, engine: &Engine, key: &[u8]) -> Result<()> {
+        self.merge.seek(key, |needs| match needs {
+            // Whoever else misses the same block meanwhile waits for this read.
+            [one] => Ok(vec![load(&engine.cache, &one.extent, &one.part)?]),
+            all => load_many(engine, all),
+        })
+    }
+
     /// One key on from `key`, on which it stands.
     #[inline]
     pub(crate) fn step(&mut self, forward: bool, key: &[u8]) -> Result<()> {
@@ -56,9 +66,9 @@ impl Scan {
     }
 
     /// One key on from `key`, wherever it stands.
-    pub(crate) fn step_from(&mut self, forward: bool, key: &[u8]) -> Result<()> {
+    pub(crate) fn step_from(&mut self, engine: &Engine, forward: bool, key: &[u8]) -> Result<()> {
         if forward {
-            self.merge.seek(key)?;
+            self.seek(engine, key)?;
         } else {
             self.merge.seek_for_prev(key)?;
         }

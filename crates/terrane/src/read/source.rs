@@ -7,13 +7,14 @@
 use std::sync::Arc;
 
 use terrane_base::{Result, Seq};
-use terrane_cache::Cache;
+use terrane_cache::{Cache, Pin};
 use terrane_format::Kind;
 use terrane_memindex::Cursor as MemCursor;
 
 use crate::levels::Run;
 use crate::memtable::Memtable;
 use crate::read::entry::Place;
+use crate::read::lookup::Need;
 use crate::read::run_cursor::RunCursor;
 use crate::tombstone::{Fragment, Picture};
 
@@ -47,13 +48,7 @@ impl Source {
     }
 
     pub(crate) fn run(run: Arc<Run>, cache: Arc<Cache>, snapshot: Seq) -> Self {
-        let has_tombstones = run.refs().iter().any(|r| r.extent.meta.has_tombstones);
-        Source::Run(Box::new(RunSource {
-            cursor: RunCursor::new(run, cache),
-            snapshot,
-            has_tombstones,
-            skip: Vec::new(),
-        }))
+        Source::Run(Box::new(RunSource { cursor: RunCursor::new(run, cache), snapshot, skip: Vec::new() }))
     }
 
     pub(crate) fn valid(&self) -> bool {
@@ -79,6 +74,25 @@ impl Source {
     /// To the first key at or after `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
         each!(self, s => s.seek(key))
+    }
+
+    /// The first half of a seek: names the block that it needs, if memory does not hold it.
+    pub(crate) fn begin_seek(&mut self, key: &[u8]) -> Result<Option<Need>> {
+        match self {
+            Source::Mem(s) => s.seek(key).map(|()| None),
+            Source::Run(s) => s.cursor.begin_seek(key, s.snapshot),
+        }
+    }
+
+    /// The second half, with the block that was named.
+    pub(crate) fn end_seek(&mut self, key: &[u8], block: Option<Pin>) -> Result<()> {
+        match self {
+            Source::Mem(_) => Ok(()),
+            Source::Run(s) => {
+                s.cursor.end_seek(key, s.snapshot, block)?;
+                s.settle_forward()
+            }
+        }
     }
 
     /// To the last key at or before `key`.
@@ -215,7 +229,6 @@ impl MemSource {
 pub(crate) struct RunSource {
     cursor: RunCursor,
     snapshot: Seq,
-    has_tombstones: bool,
     /// An invisible key being stepped over; kept for its memory.
     skip: Vec<u8>,
 }
@@ -304,7 +317,7 @@ impl RunSource {
     }
 
     fn has_tombstones(&self) -> bool {
-        self.has_tombstones
+        self.cursor.run().has_tombstones()
     }
 
     fn covering(&self, key: &[u8]) -> Result<Option<Fragment<'_>>> {

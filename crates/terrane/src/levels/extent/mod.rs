@@ -10,11 +10,13 @@ mod reclaim;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use terrane_base::{Error, Result};
-use terrane_format::block::decompress;
+use terrane_format::block::{Compression, decompress};
 use terrane_format::checksum::crc;
 use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
 use terrane_format::tombstone::RangeTombstones;
@@ -62,12 +64,12 @@ impl Extent {
     }
 
     /// The index block.
-    pub(crate) fn load_index(&self) -> Result<Vec<u8>> {
+    pub(crate) fn load_index(&self) -> Result<Loaded> {
         self.load_section(&self.meta.index, "the index")
     }
 
     /// The filters of all blocks, one behind the other.
-    pub(crate) fn load_filter(&self) -> Result<Vec<u8>> {
+    pub(crate) fn load_filter(&self) -> Result<Loaded> {
         self.load_section(&self.meta.filter, "the filter section")
     }
 
@@ -84,9 +86,8 @@ impl Extent {
     }
 
     /// A block, decompressed.
-    pub(crate) fn load_block(&self, handle: &BlockHandle) -> Result<Vec<u8>> {
-        let read = self.window(handle.offset, handle.stored_len)?;
-        self.unpack(handle, read.bytes())
+    pub(crate) fn load_block(&self, handle: &BlockHandle) -> Result<Loaded> {
+        self.unpack(handle, self.window(handle.offset, handle.stored_len)?)
     }
 
     /// A block as it is stored.
@@ -97,19 +98,19 @@ impl Extent {
     }
 
     /// Blocks in ascending order, decompressed; those that lie side by side are read in one go.
-    pub(crate) fn load_blocks(&self, handles: &[BlockHandle]) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn load_blocks(&self, handles: &[BlockHandle]) -> Result<Vec<Bytes>> {
         let mut blocks = Vec::with_capacity(handles.len());
         let adjacent =
             |a: &BlockHandle, b: &BlockHandle| a.offset.checked_add(a.stored_len) == Some(b.offset);
         for side_by_side in handles.chunk_by(adjacent) {
             let (Some(first), Some(last)) = (side_by_side.first(), side_by_side.last()) else { continue };
             let len = last.offset.saturating_add(last.stored_len) - first.offset;
-            let read = self.window(first.offset, len)?;
-            let mut rest = read.bytes();
+            let mut rest = Bytes::from_owner(self.window(first.offset, len)?);
             for handle in side_by_side {
-                let (stored, behind) = rest.split_at(handle.stored_len as usize);
-                blocks.push(self.unpack(handle, stored)?);
-                rest = behind;
+                let stored = rest.split_to(handle.stored_len as usize);
+                // What is stored as it is stays where it was read.
+                self.verify(handle, &stored)?;
+                blocks.push(if is_plain(handle) { stored } else { self.decompress(handle, &stored)?.into() });
             }
         }
         Ok(blocks)
@@ -135,13 +136,13 @@ impl Extent {
         self.obsolete.store(true, Ordering::Release);
     }
 
-    fn load_section(&self, section: &Section, what: &str) -> Result<Vec<u8>> {
+    fn load_section(&self, section: &Section, what: &str) -> Result<Loaded> {
         if section.len == 0 {
-            return Ok(Vec::new());
+            return Ok(Loaded::Made(Vec::new()));
         }
         let read = self.window(section.offset, section.len)?;
         self.verify_section(section, read.bytes(), what)?;
-        Ok(read.bytes().to_vec())
+        Ok(Loaded::Read(read))
     }
 
     fn verify_section(&self, section: &Section, bytes: &[u8], what: &str) -> Result<()> {
@@ -152,9 +153,9 @@ impl Extent {
     }
 
     /// What a read of a section of this extent brought, if it is what the manifest says.
-    pub(crate) fn accept_section(&self, section: &Section, bytes: &[u8]) -> Result<Vec<u8>> {
-        self.verify_section(section, bytes, "a section")?;
-        Ok(bytes.to_vec())
+    pub(crate) fn accept_section(&self, section: &Section, read: Window) -> Result<Loaded> {
+        self.verify_section(section, read.bytes(), "a section")?;
+        Ok(Loaded::Read(read))
     }
 
     /// Room for `len` bytes at `offset`, to be read by the caller from [`Extent::file`].
@@ -176,8 +177,15 @@ impl Extent {
     }
 
     /// What a read of a block's stored bytes brought, verified and decompressed.
-    pub(crate) fn unpack(&self, handle: &BlockHandle, stored: &[u8]) -> Result<Vec<u8>> {
-        self.verify(handle, stored)?;
+    pub(crate) fn unpack(&self, handle: &BlockHandle, read: Window) -> Result<Loaded> {
+        self.verify(handle, read.bytes())?;
+        Ok(match is_plain(handle) {
+            true => Loaded::Read(read),
+            false => Loaded::Made(self.decompress(handle, read.bytes())?),
+        })
+    }
+
+    fn decompress(&self, handle: &BlockHandle, stored: &[u8]) -> Result<Vec<u8>> {
         decompress(handle.compression, stored, handle.raw_len as usize)
             .map_err(|e| self.place(e, handle.offset))
     }
@@ -209,6 +217,35 @@ impl Extent {
             .with_offset(at)
             .with_subtable(&*self.subtable)
             .with_hint("`terrane check` lists all damage; restore from a backup")
+    }
+}
+
+/// Whether a block is stored as it is.
+fn is_plain(handle: &BlockHandle) -> bool {
+    handle.compression == Compression::None && handle.stored_len == handle.raw_len
+}
+
+/// Verified bytes of an extent, where the read has put them, or made from that.
+#[derive(Debug)]
+pub(crate) enum Loaded {
+    Read(Window),
+    Made(Vec<u8>),
+}
+
+impl Deref for Loaded {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Loaded::Read(window) => window.bytes(),
+            Loaded::Made(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Loaded {
+    fn as_ref(&self) -> &[u8] {
+        self
     }
 }
 

@@ -13,7 +13,7 @@ const UNIT: u32 = 3;
 /// An extent in a file of its own.
 fn written(media: &Arc<SimMedia>, form: ExtentForm, blocks: Vec<FinishedBlock>) -> Arc<Extent> {
     let mut builder = ExtentBuilder::new(form).unwrap();
-    blocks.into_iter().for_each(|b| builder.add_block(b).unwrap());
+    blocks.into_iter().for_each(|b| builder.add_block(b, None).unwrap());
     builder.set_tombstones(&RangeTombstones::from_ranges([("a", "b", 9), ("c", "d", 4)]));
     let mut extent = builder.finish(terrane_base::ExtentId(5)).unwrap();
     (extent.meta.file, extent.meta.unit) = (1, UNIT);
@@ -40,7 +40,7 @@ fn blocks_come_back_one_by_one_and_many_at_once() {
         let (media, extent, blocks) = sample(compression);
         let handles = handles(&extent).unwrap();
         for (h, b) in handles.iter().zip(&blocks) {
-            assert_eq!(extent.load_block(h).unwrap(), b.bytes);
+            assert_eq!(*extent.load_block(h).unwrap(), *b.bytes);
             assert_eq!(extent.load_stored(h).unwrap().len(), h.stored_len as usize);
         }
         let all: Vec<Vec<u8>> = blocks.iter().map(|b| b.bytes.clone()).collect();
@@ -108,7 +108,7 @@ fn another_extent_in_the_place_does_not_pass_for_this_one() {
     let (media, old, blocks) = sample(Compression::None);
     let handles = handles(&old).unwrap();
     let mut builder = ExtentBuilder::new(ExtentForm { max_bytes: 1 << 20, ..small_form() }).unwrap();
-    blocks.into_iter().rev().take(1).for_each(|b| builder.add_block(b).unwrap());
+    blocks.into_iter().rev().take(1).for_each(|b| builder.add_block(b, None).unwrap());
     let new = builder.finish(terrane_base::ExtentId(6)).unwrap();
     let file = media.open(&dir().join("data-000001"), OpenMode::DIRECT).unwrap();
     io::write(&*file, u64::from(UNIT) << 16, &new.bytes).unwrap();

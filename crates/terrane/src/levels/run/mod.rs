@@ -28,6 +28,7 @@ pub(crate) struct Run {
     birth: u64,
     /// Places of the parts that are not whole extents.
     trimmed: Vec<u32>,
+    has_tombstones: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,12 +68,18 @@ impl Run {
         let heads = refs.iter().map(|r| head(&r.lo, shared)).collect();
         let totals = Totals::of(&refs);
         let trimmed = (0..).zip(&refs).filter(|(_, r)| r.is_trimmed()).map(|(at, _)| at).collect();
-        Ok(Run { id, refs, shared, heads, totals, birth: totals.bytes, trimmed })
+        let has_tombstones = refs.iter().any(|r| r.extent.meta.has_tombstones);
+        Ok(Run { id, refs, shared, heads, totals, birth: totals.bytes, trimmed, has_tombstones })
     }
 
     /// The parts in key order.
     pub(crate) fn refs(&self) -> &[Arc<ExtentRef>] {
         &self.refs
+    }
+
+    /// Whether any of its extents holds range tombstones.
+    pub(crate) fn has_tombstones(&self) -> bool {
+        self.has_tombstones
     }
 
     /// Whether there is no part.

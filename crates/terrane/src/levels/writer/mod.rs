@@ -57,12 +57,13 @@ impl RunWriter {
         })
     }
 
-    /// Adds a block, in key order; it enters the cache as `heir` says.
-    pub(crate) fn add_block(&mut self, block: FinishedBlock, heir: Heir) -> Result<()> {
+    /// Adds a block, in key order; `raw_crc` is the CRC of its bytes, if it is known. It enters the cache
+    /// as `heir` says.
+    pub(crate) fn add_block(&mut self, block: FinishedBlock, raw_crc: Option<u32>, heir: Heir) -> Result<()> {
         self.cut_before(&block.first_key, block.bytes.len())?;
         self.last_key.clone_from(&block.last_key);
         self.heirs.consider(heir, self.builder.next_offset(), &block.bytes);
-        self.builder.add_block(block)
+        self.builder.add_block(block, raw_crc)
     }
 
     /// Adds a block of another extent as it is stored; the caller has verified it. `raw` is what a reader would see.

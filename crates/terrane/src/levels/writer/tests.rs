@@ -30,7 +30,7 @@ fn keys(n: u32, versions: impl Fn(u32) -> u64) -> Vec<Record> {
 
 fn write(space: &Arc<Space>, records: &[Record], tombstones: RangeTombstones) -> Result<WrittenRun> {
     let mut w = writer(space, tombstones);
-    blocks(&small_form(), records).into_iter().try_for_each(|b| w.add_block(b, Heir::No))?;
+    blocks(&small_form(), records).into_iter().try_for_each(|b| w.add_block(b, None, Heir::No))?;
     w.finish()
 }
 
