@@ -88,6 +88,11 @@ pub(crate) fn keep_to_one_core() -> Result<(), Failure> {
     Ok(rustix::thread::sched_setaffinity(None, &one)?)
 }
 
+/// Ends this process at once.
+pub(crate) fn kill_self() -> Result<(), Failure> {
+    Ok(rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?)
+}
+
 /// Resident memory of this process, bytes: now, and its peak.
 pub(crate) fn resident() -> Result<(u64, u64), Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;

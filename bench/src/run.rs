@@ -152,11 +152,16 @@ impl Worker {
     }
 
     fn order(&mut self, order: &Order) -> Result<Answer, Failure> {
+        self.send(order)?;
+        self.hear()
+    }
+
+    fn send(&mut self, order: &Order) -> Result<(), Failure> {
         let mut line = serde_json::to_string(order)?;
         line.push('\n');
-        // If it cannot be told, it ended, and has nothing to say.
+        // If it cannot be told, it ended: that shows when it is heard.
         let _ = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
-        self.hear()
+        Ok(())
     }
 
     fn hear<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Failure> {
@@ -171,7 +176,7 @@ impl Worker {
     /// Ends it as the workload wants its database left.
     fn leave(mut self, workload: Workload) -> Result<(), Failure> {
         if workload == Workload::ReopenKilled {
-            self.child.kill()?;
+            self.send(&Order::Die)?;
             self.child.wait()?;
             return Ok(());
         }

@@ -41,6 +41,8 @@ pub(crate) enum Order {
     /// Fill a database for this workload alone.
     Prepare(Workload),
     Run(Plan),
+    /// Be killed, as by kill -9: nothing is closed.
+    Die,
 }
 
 /// What it answers, one per line on its standard output.
@@ -82,6 +84,9 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let inserted = AtomicU64::new(job.settings.records);
     for line in std::io::stdin().lock().lines() {
         let order: Order = serde_json::from_str(&line?)?;
+        if matches!(order, Order::Die) {
+            machine::kill_self()?;
+        }
         let answer = obey(&*engine, &job, &order, &inserted)?;
         say(&answer)?;
         if matches!(&order, Order::Run(p) if p.workload == Workload::Deleterandom) {
@@ -106,6 +111,7 @@ fn obey(engine: &dyn Engine, job: &Job, order: &Order, inserted: &AtomicU64) -> 
             Order::Load => workload::load(engine, &job.settings)?,
             Order::Prepare(w) => workload::prepare(engine, &job.settings, *w)?,
             Order::Run(plan) => workload::run(engine, &job.settings, plan, inserted)?,
+            Order::Die => return Err("killed, and still there".into()),
         };
         let worked = Counters::now(&job.dir)?.since(&before);
         let (memory, says) = (machine::resident()?, engine.says());

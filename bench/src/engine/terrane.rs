@@ -42,7 +42,7 @@ impl Engine for Terrane {
     }
 
     fn is_log(&self, file: &str) -> bool {
-        file.ends_with(".log") || file.contains("tail")
+        file.starts_with("log-") || file == "tail"
     }
 
     fn l0_runs(&self) -> Option<u64> {

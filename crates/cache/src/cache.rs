@@ -155,9 +155,25 @@ impl Cache {
 
     /// Whether `key` is here. Does not count as an access.
     pub fn contains(&self, key: FrameKey) -> bool {
+        self.is_read(key).is_some()
+    }
+
+    /// Whether the frame of `key`, if it is here, was read since it came, or since an eviction last passed it by. Does not
+    /// count as an access.
+    pub fn is_read(&self, key: FrameKey) -> Option<bool> {
         let guard = self.domain.pin();
         let (shard, hash) = self.place(key);
-        self.shards[shard].find(key, hash, &guard).is_some()
+        Some(self.shards[shard].find(key, hash, &guard)?.referenced())
+    }
+
+    /// The capacity in force, bytes.
+    pub fn capacity(&self) -> usize {
+        self.accounts.capacity()
+    }
+
+    /// Counts lookups that found nothing, of a caller that looks with [`Cache::get`] and loads by itself.
+    pub fn missed(&self, lookups: usize) {
+        self.misses.add(lookups as u64);
     }
 
     /// Bytes of frames that can enter before others have to leave, about.

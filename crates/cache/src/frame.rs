@@ -273,6 +273,10 @@ impl<'g> Found<'g> {
         self.frame().touch();
     }
 
+    pub(crate) fn referenced(&self) -> bool {
+        self.frame().referenced.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn pin(&self) -> Pin {
         // The guard keeps the entry's count in place, so the count is not zero here.
         self.frame().refs.fetch_add(1, Ordering::Relaxed);

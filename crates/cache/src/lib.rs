@@ -15,7 +15,7 @@
 //! # Promises
 //! - *Memory*: frames that can be found, frames that left but wait for a reader, and bookkeeping together stay within the
 //!   capacity plus 5 %. When they would not, misses are served with *private* frames, which belong to their readers.
-//! - *One load*: threads that miss the same key at the same time load it once; an error goes to all of them.
+//! - *One load*: threads that miss the same key in `get_or_load` at the same time load it once; an error goes to all of them.
 //! - *Scans*: what is read once passes through a tenth of the cache and leaves the rest alone.
 //!
 //! # Concurrency

@@ -61,7 +61,7 @@ pub struct Tuning {
     pub piece_bytes: u64,
     /// A compaction task carries about this much raw input.
     pub task_bytes: usize,
-    /// Compactions start by themselves, and not only when they are asked for.
+    /// Compactions start by themselves, and not only where a flush waits for one or [`crate::Subtable::compact`] asks.
     pub compact: bool,
 }
 

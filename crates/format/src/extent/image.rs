@@ -65,7 +65,7 @@ mod tests {
             let more = vec![i as u8; i as usize % 97];
             image.extend_from_slice(&more);
             model.extend_from_slice(&more);
-            assert!(image.is_empty() || image.as_ptr() as usize % ALIGN == 0, "after {i} pieces");
+            assert!(image.is_empty() || image.as_ptr().addr().is_multiple_of(ALIGN), "after {i} pieces");
         }
         image.pad_to(512);
         model.resize(model.len().next_multiple_of(512), 0);

@@ -279,7 +279,12 @@ impl Context<'_> {
                     engine.ids.clone(),
                     self.form,
                     survivors.clone(),
-                    Heirs::new(engine.cache.clone(), self.pick.to <= 1, claimed),
+                    Heirs::new(
+                        engine.cache.clone(),
+                        self.pick.to <= 1,
+                        engine.options.compaction_jobs(),
+                        claimed,
+                    ),
                 )?),
             };
             let ahead = AHEAD * engine.options.compaction_jobs();
@@ -422,17 +427,21 @@ impl<'a> Merge<'a> {
 
     /// Where the input of a task is cached.
     fn warm(&self, sources: &[std::ops::Range<usize>]) -> Warm<'a> {
-        let mut cached = Vec::new();
+        let (mut read, mut unread) = (Vec::new(), Vec::new());
         for ((parts, blocks), chosen) in self.ways.iter().zip(self.blocks).zip(sources) {
             for at in chosen.clone() {
                 let Some(b) = blocks.get(at) else { continue };
-                let key = Part::Data(b.handle).key(&parts[b.part].extent);
-                if self.cx.engine.cache.contains(key) {
-                    cached.push((&b.first_key[..], blocks.get(at + 1).map(|next| &next.first_key[..])));
+                let part = &parts[b.part];
+                let next = blocks.get(at + 1).filter(|next| next.part == b.part);
+                let span = (&b.first_key[..], next.map_or(&*part.hi, |next| &next.first_key));
+                match self.cx.engine.cache.is_read(Part::Data(b.handle).key(&part.extent)) {
+                    Some(true) => read.push(span),
+                    Some(false) => unread.push(span),
+                    None => {}
                 }
             }
         }
-        Warm::new(cached)
+        Warm::new(read, unread)
     }
 
     /// Waits for the oldest step and writes its output.
@@ -451,7 +460,7 @@ impl<'a> Merge<'a> {
                 out.dropped_values.extend(output.dropped_values);
                 // The sums were checked with all the rest of the output.
                 output.blocks.into_iter().zip(output.block_crcs).try_for_each(|(block, crc)| {
-                    let heir = warm.meets(&block.first_key, &block.last_key);
+                    let heir = warm.heir(&block.first_key, &block.last_key);
                     writer.add_block(block, Some(crc), heir)
                 })
             }
@@ -480,8 +489,11 @@ impl<'a> Merge<'a> {
                 None => &[],
                 Some(pin) => handle.filter(pin).map_err(place)?,
             };
-            let cached = engine.cache.contains(Part::Data(*handle).key(extent));
-            let heir = if cached { Heir::Yes } else { Heir::No };
+            let heir = match engine.cache.is_read(Part::Data(*handle).key(extent)) {
+                Some(true) => Heir::Yes,
+                Some(false) => Heir::IfRoom,
+                None => Heir::No,
+            };
             writer.add_stored_block(
                 (&first.0, first.1),
                 cursor.key(),

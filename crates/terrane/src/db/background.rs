@@ -136,7 +136,8 @@ impl Engine {
 
     /// Starts the most urgent compactions, as many as may run.
     pub(crate) fn schedule_compactions(&self) {
-        if !self.options.tuning.compact {
+        // Held back or not, a flush that waits for room in L0 gets it.
+        if !self.options.tuning.compact && !self.tables.load().all().any(|t| t.waits_for_l0()) {
             return;
         }
         self.compaction_calls.fetch_add(1, Ordering::AcqRel);

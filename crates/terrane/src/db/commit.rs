@@ -92,11 +92,12 @@ thread_local! {
 impl Engine {
     /// Commits, and waits for the outcome.
     pub(crate) fn commit(self: &Arc<Self>, batch: WriteBatch, durability: Durability) -> Result<Seq> {
-        let mut completion = OWN.take().unwrap_or_else(Completion::new);
+        let mut completion = OWN.try_with(Cell::take).ok().flatten().unwrap_or_else(Completion::new);
         completion.renew();
         self.begin(batch, durability, &completion)?;
         let outcome = completion.wait_helping(|| self.ring.resume(&**self));
-        OWN.set(Some(completion));
+        // A thread that ends has no next commit.
+        let _ = OWN.try_with(|own| own.set(Some(completion)));
         outcome
     }
 

@@ -16,7 +16,7 @@ thread_local! {
 }
 
 /// Windows up to this size give their memory to the next one.
-const SMALL: usize = 128 << 10;
+const SMALL: usize = 32 << 10;
 
 /// Bytes read from a file, with what alignment brought along.
 #[derive(Debug)]
@@ -34,7 +34,11 @@ impl Window {
     pub(super) fn prepare(offset: u64, len: usize) -> Self {
         let skip = (offset % SECTOR as u64) as usize;
         let whole = (skip + len).next_multiple_of(SECTOR);
-        let spare = if whole <= SMALL { SPARE.take().filter(|b| b.len() >= whole) } else { None };
+        let spare = if whole <= SMALL {
+            SPARE.try_with(Cell::take).ok().flatten().filter(|b| b.len() >= whole)
+        } else {
+            None
+        };
         let buf = spare.unwrap_or_else(|| AlignedBuf::zeroed(whole));
         Window { buf, whole, at: offset - skip as u64, skip, len }
     }

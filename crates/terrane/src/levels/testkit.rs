@@ -19,7 +19,7 @@ use super::{Extent, ExtentRef, Heirs, Reclaimer};
 
 /// A small cache's, for writers that are not asked about it.
 pub(crate) fn heirs() -> Heirs {
-    Heirs::new(Arc::new(Cache::new(CacheOptions::new(1 << 20))), false, 0)
+    Heirs::new(Arc::new(Cache::new(CacheOptions::new(1 << 20))), false, 1, 0)
 }
 
 pub(super) const T: SubtableId = SubtableId(1);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use terrane_cache::{Cache, FrameKey, Priority};
 use terrane_format::extent::FinishedExtent;
 
-/// A place that a block may take when others would have to leave for it: one in this many of the cache's bytes, for all
-/// blocks of a merge together. What they replace leaves only when the merge is installed.
+/// One in this many of the cache's bytes may be taken by blocks for which others have to leave, for all merges that run
+/// at a time together. What they replace leaves only when the merge is installed.
 const SHARE: usize = 8;
 
 /// Whether a block that is written enters the cache.
@@ -18,9 +18,9 @@ const SHARE: usize = 8;
 pub(crate) enum Heir {
     /// Nobody asked for what it replaces.
     No,
-    /// Only where nothing has to leave for it: newly written records.
+    /// Only where nothing has to leave for it: newly written records, and what replaces blocks that are cached unread.
     IfRoom,
-    /// It replaces blocks that are cached.
+    /// It replaces blocks that readers have in the cache.
     Yes,
 }
 
@@ -32,37 +32,51 @@ pub(crate) struct Heirs {
     allowance: usize,
     /// Whether index and filters enter even where no block does.
     sections: bool,
-    /// Offsets in the extent, and raw bytes.
-    blocks: Vec<(u32, Vec<u8>, Priority)>,
+    blocks: Vec<Kept>,
     /// Bytes of `blocks`.
     bytes: usize,
 }
 
+/// A block that will enter.
+#[derive(Debug)]
+struct Kept {
+    offset: u32,
+    raw: Vec<u8>,
+    priority: Priority,
+    /// Whether it may push others out.
+    claims: bool,
+}
+
 impl Heirs {
-    pub(crate) fn new(cache: Arc<Cache>, sections: bool, used: usize) -> Self {
-        let allowance = (cache.stats().capacity_bytes / SHARE).saturating_sub(used);
+    /// For a merge that is one of `jobs` at a time, and has claimed `used` bytes so far.
+    pub(crate) fn new(cache: Arc<Cache>, sections: bool, jobs: usize, used: usize) -> Self {
+        let allowance = (cache.capacity() / SHARE / jobs.max(1)).saturating_sub(used);
         Heirs { cache, allowance, sections, blocks: Vec::new(), bytes: 0 }
     }
 
     /// Keeps the raw bytes of the block that will lie at `offset`, if it is to enter.
     pub(super) fn consider(&mut self, heir: Heir, offset: u32, raw: &[u8]) {
         let priority = match heir {
-            Heir::Yes if raw.len() <= self.allowance => Priority::Heir,
-            Heir::IfRoom if self.bytes + raw.len() <= self.cache.room() => Priority::Data,
-            _ => return,
+            Heir::No => return,
+            Heir::IfRoom => Priority::Data,
+            Heir::Yes => Priority::Heir,
         };
-        if priority == Priority::Heir {
+        let claims = self.bytes + raw.len() > self.cache.room();
+        if claims {
+            if heir != Heir::Yes || raw.len() > self.allowance {
+                return;
+            }
             self.allowance -= raw.len();
         }
         self.bytes += raw.len();
-        self.blocks.push((offset, raw.to_vec(), priority));
+        self.blocks.push(Kept { offset, raw: raw.to_vec(), priority, claims });
     }
 
     /// Lets in what was kept of `extent`, which is written. Says how many bytes others may have had to leave for.
     pub(super) fn enter(&mut self, extent: &FinishedExtent) -> usize {
         let id = extent.meta.id;
         let key = |offset| FrameKey { extent: id.0, offset };
-        if self.sections || !self.blocks.is_empty() {
+        if extent.meta.blocks > 0 && (self.sections || !self.blocks.is_empty()) {
             let sections = [(extent.meta.index, Priority::Index), (extent.meta.filter, Priority::Filter)];
             for (section, priority) in sections.iter().filter(|(s, _)| s.len > 0) {
                 let from = section.offset as usize;
@@ -73,11 +87,9 @@ impl Heirs {
         }
         self.bytes = 0;
         let mut claimed = 0;
-        for (offset, raw, priority) in self.blocks.drain(..) {
-            if priority == Priority::Heir {
-                claimed += raw.len();
-            }
-            self.cache.insert(key(offset), raw, priority);
+        for block in self.blocks.drain(..) {
+            claimed += if block.claims { block.raw.len() } else { 0 };
+            self.cache.insert(key(block.offset), block.raw, block.priority);
         }
         claimed
     }
