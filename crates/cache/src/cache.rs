@@ -53,7 +53,7 @@ impl CacheOptions {
 pub struct CacheStats {
     /// Accesses that found their frame.
     pub hits: u64,
-    /// Calls of [`Cache::get_or_load`] that loaded.
+    /// Lookups that loaded: calls of [`Cache::get_or_load`], and what [`Cache::missed`] was told.
     pub misses: u64,
     /// Calls of [`Cache::get_or_load`] that waited for another thread's load of the same frame.
     pub joins: u64,

@@ -3,8 +3,9 @@
 //! Two first-in-first-out queues per shard, after the observation that most of what enters a cache is never read again. A
 //! data block enters the *small* queue, a tenth of the bytes. If it was read again by the time it reaches the end, it
 //! moves to the *main* queue; if not, it leaves and its ghost is remembered. A block that comes back while its ghost is
-//! there, one that takes the place of cached ones, and every index block and filter, enters the main queue directly. At the end of the main queue a frame that
-//! was read since it was last there goes round again; an index block or filter goes round once more unread.
+//! there, one that takes the place of cached ones, and every index block and filter, enters the main queue directly. At
+//! the end of the main queue a frame that was read since it was last there goes round again; an index block or filter goes
+//! round once more unread.
 //!
 //! A scan so passes through a tenth of the cache, reads cost no queue work at all (one bit per frame, rule 10), and an
 //! eviction looks at a bounded number of frames: every pass clears what kept a frame.

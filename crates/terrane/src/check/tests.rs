@@ -30,7 +30,7 @@ fn found(runs: Vec<(u8, u64, FinishedBlock, RangeTombstones)>) -> Vec<String> {
     for (level, run, block, tombstones) in runs {
         let (space, ids) = (engine.space.clone(), engine.ids.clone());
         let mut writer = RunWriter::new(space, ids, ExtentForm::default(), tombstones, heirs()).unwrap();
-        writer.add_block(block, None, Heir::IfRoom).unwrap();
+        writer.add_block(block, None, Heir::No).unwrap();
         for meta in writer.finish().unwrap().keep() {
             edit.added.push((level, run, ExtentRef::whole(engine.open_extent(&table, &meta).unwrap())));
         }

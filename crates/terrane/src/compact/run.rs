@@ -427,21 +427,19 @@ impl<'a> Merge<'a> {
 
     /// Where the input of a task is cached.
     fn warm(&self, sources: &[std::ops::Range<usize>]) -> Warm<'a> {
-        let (mut read, mut unread) = (Vec::new(), Vec::new());
+        let mut read = Vec::new();
         for ((parts, blocks), chosen) in self.ways.iter().zip(self.blocks).zip(sources) {
             for at in chosen.clone() {
                 let Some(b) = blocks.get(at) else { continue };
                 let part = &parts[b.part];
                 let next = blocks.get(at + 1).filter(|next| next.part == b.part);
                 let span = (&b.first_key[..], next.map_or(&*part.hi, |next| &next.first_key));
-                match self.cx.engine.cache.is_read(Part::Data(b.handle).key(&part.extent)) {
-                    Some(true) => read.push(span),
-                    Some(false) => unread.push(span),
-                    None => {}
+                if self.cx.engine.cache.is_read(Part::Data(b.handle).key(&part.extent)) == Some(true) {
+                    read.push(span);
                 }
             }
         }
-        Warm::new(read, unread)
+        Warm::new(read)
     }
 
     /// Waits for the oldest step and writes its output.
@@ -489,11 +487,8 @@ impl<'a> Merge<'a> {
                 None => &[],
                 Some(pin) => handle.filter(pin).map_err(place)?,
             };
-            let heir = match engine.cache.is_read(Part::Data(*handle).key(extent)) {
-                Some(true) => Heir::Yes,
-                Some(false) => Heir::IfRoom,
-                None => Heir::No,
-            };
+            let was_read = engine.cache.is_read(Part::Data(*handle).key(extent)) == Some(true);
+            let heir = if was_read { Heir::Yes } else { Heir::No };
             writer.add_stored_block(
                 (&first.0, first.1),
                 cursor.key(),

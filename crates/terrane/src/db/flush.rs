@@ -133,7 +133,7 @@ impl Engine {
                 let kind = Kind::from_u8(r.kind)?;
                 let Verdict::Keep(seq) = retention.judge(r.seq, kind) else { continue };
                 if !block.fits(r.key.len(), r.value.len(), seq) {
-                    writer.add_block(block.finish(), None, Heir::IfRoom)?;
+                    writer.add_block(block.finish(), None, Heir::No)?;
                 }
                 block.add(r.key, seq, kind, r.value);
                 if kind == Kind::ValueRef {
@@ -143,7 +143,7 @@ impl Engine {
             cursor.next(&memtable.index);
         }
         if !block.is_empty() {
-            writer.add_block(block.finish(), None, Heir::IfRoom)?;
+            writer.add_block(block.finish(), None, Heir::No)?;
         }
         Ok((writer.finish()?, values))
     }

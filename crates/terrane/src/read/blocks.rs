@@ -78,8 +78,8 @@ pub(crate) fn load(cache: &Cache, extent: &Extent, part: &Part) -> Result<Pin> {
     cache.get_or_load(part.key(extent), part.priority(), || part.read(extent))
 }
 
-/// Loads blocks (one that is named twice is read twice), overlapping the reads of those that the cache lacks; in the order of `needs`. All of them are in
-/// memory together: the caller bounds their number.
+/// Loads blocks (one that is named twice is read twice), overlapping the reads of those that the cache lacks; in the order
+/// of `needs`. All of them are in memory together: the caller bounds their number.
 pub(crate) fn load_many(engine: &Engine, needs: &[&Need]) -> Result<Vec<Pin>> {
     let mut pins: Vec<Option<Pin>> = needs.iter().map(|n| engine.cache.get(n.part.key(&n.extent))).collect();
     let missing: Vec<usize> = (0..needs.len()).filter(|&at| pins[at].is_none()).collect();

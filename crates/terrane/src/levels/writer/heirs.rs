@@ -16,10 +16,8 @@ const SHARE: usize = 8;
 /// Whether a block that is written enters the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heir {
-    /// Nobody asked for what it replaces.
+    /// Nobody asked for what it replaces, or it replaces nothing.
     No,
-    /// Only where nothing has to leave for it: newly written records, and what replaces blocks that are cached unread.
-    IfRoom,
     /// It replaces blocks that readers have in the cache.
     Yes,
 }
@@ -42,7 +40,6 @@ pub(crate) struct Heirs {
 struct Kept {
     offset: u32,
     raw: Vec<u8>,
-    priority: Priority,
     /// Whether it may push others out.
     claims: bool,
 }
@@ -56,20 +53,18 @@ impl Heirs {
 
     /// Keeps the raw bytes of the block that will lie at `offset`, if it is to enter.
     pub(super) fn consider(&mut self, heir: Heir, offset: u32, raw: &[u8]) {
-        let priority = match heir {
-            Heir::No => return,
-            Heir::IfRoom => Priority::Data,
-            Heir::Yes => Priority::Heir,
-        };
+        if heir == Heir::No {
+            return;
+        }
         let claims = self.bytes + raw.len() > self.cache.room();
         if claims {
-            if heir != Heir::Yes || raw.len() > self.allowance {
+            if raw.len() > self.allowance {
                 return;
             }
             self.allowance -= raw.len();
         }
         self.bytes += raw.len();
-        self.blocks.push(Kept { offset, raw: raw.to_vec(), priority, claims });
+        self.blocks.push(Kept { offset, raw: raw.to_vec(), claims });
     }
 
     /// Lets in what was kept of `extent`, which is written. Says how many bytes others may have had to leave for.
@@ -89,7 +84,7 @@ impl Heirs {
         let mut claimed = 0;
         for block in self.blocks.drain(..) {
             claimed += if block.claims { block.raw.len() } else { 0 };
-            self.cache.insert(key(block.offset), block.raw, block.priority);
+            self.cache.insert(key(block.offset), block.raw, Priority::Heir);
         }
         claimed
     }
