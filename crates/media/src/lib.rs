@@ -25,6 +25,7 @@ use std::time::Duration;
 use terrane_base::Result;
 
 mod aligned;
+mod errand;
 mod error;
 mod pool;
 pub mod real;
@@ -32,6 +33,7 @@ mod signal;
 pub mod sim;
 
 pub use aligned::AlignedBuf;
+pub use errand::Errand;
 pub use signal::Signal;
 
 /// Alignment that satisfies direct I/O on every device we know: offsets, lengths and addresses in the log and in data
@@ -74,6 +76,9 @@ pub struct DirEntry {
 pub enum Pool {
     /// Draining the log tail and preparing segments: short, and writers wait for it.
     Log,
+    /// Reading ahead and writing behind for the tasks of the other pools: these wait for the device and for nothing else,
+    /// so that every task may wait for them.
+    Io,
     /// Writing frozen memtables out, picking and planning compactions, installing versions.
     Flush,
     /// Executing compaction tasks: long, CPU-bound.

@@ -20,7 +20,7 @@ use crate::{Job, Pool};
 /// The threads of one machine.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    pools: [Arc<Shared>; 3],
+    pools: [Arc<Shared>; 4],
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -48,6 +48,7 @@ impl Pools {
         Pools {
             pools: [
                 pool("terrane-log", options.log_threads),
+                pool("terrane-io", options.io_threads),
                 pool("terrane-flush", options.flush_threads),
                 pool("terrane-merge", options.compaction_threads),
             ],

@@ -11,7 +11,7 @@ use crate::compare::compare;
 use crate::device::{Device, DeviceError};
 use crate::output::Output;
 use crate::task::Task;
-use crate::verify::verify;
+use crate::verify::{verify, verify_records};
 
 /// A good output, the slot that made it, and whether another one had failed before.
 type Good = (Output, usize, bool);
@@ -100,12 +100,14 @@ impl Running {
         }
     }
 
-    /// Executes on this thread what a device had: outside the CPU's units, for the thread is there anyway.
+    /// Executes on this thread what a device had: outside the CPU's units, for the thread is there anyway. The device may
+    /// have written where it was only to read.
     fn on_cpu(&self, job: &Job) -> Result<Output> {
         let inner = &self.inner;
         inner.state.lock().slots[CPU].stats.tasks += 1;
         let started = inner.media.now();
-        let answer = inner.cpu.execute(0, &job.task, &job.token);
+        let checked = job.task.check_input().map_err(DeviceError::from);
+        let answer = checked.and_then(|()| inner.cpu.execute(0, &job.task, &job.token));
         self.judge_cpu(job, answer, started, inner.media.now())
     }
 
@@ -119,7 +121,8 @@ impl Running {
         let task = &job.task;
         let result = match answer {
             _ if job.token.is_cancelled() => Err(closed()),
-            Ok(output) => match verify(task, &output) {
+            // The sums were made on this thread when the blocks were.
+            Ok(output) => match verify_records(task, &output) {
                 Ok(()) => Ok(output),
                 // The input matched its checksums and was in order: memory or processor are not to be trusted.
                 Err(violation) => Err(Error::corruption(format!(

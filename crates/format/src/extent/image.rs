@@ -23,6 +23,11 @@ impl Image {
         Image { buf, skip }
     }
 
+    /// Empty again, in the same memory.
+    pub(crate) fn clear(&mut self) {
+        self.buf.truncate(self.skip);
+    }
+
     pub(crate) fn extend_from_slice(&mut self, bytes: &[u8]) {
         self.make_room(bytes.len());
         self.buf.extend_from_slice(bytes);

@@ -35,6 +35,8 @@ use ring::Rings;
 pub struct RealOptions {
     /// Threads of [`Pool::Log`]. Default 1.
     pub log_threads: usize,
+    /// Threads of [`Pool::Io`]. Default 2: one that reads and one that writes.
+    pub io_threads: usize,
     /// Threads of [`Pool::Flush`]. Default 2.
     pub flush_threads: usize,
     /// Threads of [`Pool::Compaction`]. Default: half the processors, 1 to 8.
@@ -44,7 +46,12 @@ pub struct RealOptions {
 impl Default for RealOptions {
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(2, |n| n.get());
-        RealOptions { log_threads: 1, flush_threads: 2, compaction_threads: (cores / 2).clamp(1, 8) }
+        RealOptions {
+            log_threads: 1,
+            io_threads: 2,
+            flush_threads: 2,
+            compaction_threads: (cores / 2).clamp(1, 8),
+        }
     }
 }
 

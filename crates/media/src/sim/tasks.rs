@@ -11,23 +11,24 @@ use parking_lot::Mutex;
 use super::rng::Rng;
 use crate::{Job, Pool};
 
+const POOLS: usize = 4;
+
 /// Tasks of each pool that may be under way at once.
-const LIMITS: [usize; 3] = [1, 2, 2];
+const LIMITS: [usize; POOLS] = [1, 2, 2, 2];
 
 #[derive(Debug)]
 pub(super) struct Tasks(Mutex<State>);
 
 struct State {
-    queues: [VecDeque<(&'static str, Job)>; 3],
-    running: [usize; 3],
+    queues: [VecDeque<(&'static str, Job)>; POOLS],
+    running: [usize; POOLS],
     rng: Rng,
     closed: bool,
 }
 
 impl Tasks {
     pub(super) fn new(rng: Rng) -> Self {
-        let queues = [VecDeque::new(), VecDeque::new(), VecDeque::new()];
-        Tasks(Mutex::new(State { queues, running: [0; 3], rng, closed: false }))
+        Tasks(Mutex::new(State { queues: Default::default(), running: [0; POOLS], rng, closed: false }))
     }
 
     pub(super) fn push(&self, pool: Pool, name: &'static str, job: Job) {

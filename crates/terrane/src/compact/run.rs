@@ -1,7 +1,7 @@
 //! Running a piece: the builder's side of compaction, and the install.
 //!
-//! The builder walks the plan in key order, reads the blocks of each task, and keeps a bounded number of tasks in flight
-//! with the scheduler; their verified outputs are written in order. Inputs stay valid meanwhile because the job holds
+//! The builder walks the plan in key order, has the blocks of the next tasks read ahead, and keeps a bounded number of
+//! tasks in flight with the scheduler; their verified outputs are written in order, each extent while the next one is built. Inputs stay valid meanwhile because the job holds
 //! the version that it was claimed in, and because claims keep other jobs away (see [`crate::compact::busy`]). The install
 //! looks all the same whether the version still has them: if not, the work is thrown away and nothing is changed.
 //!
@@ -22,7 +22,7 @@ use terrane_format::block::{Block, BlockCursor, BlockForm, Compression as Stored
 use terrane_format::extent::{BlockHandle, ExtentForm};
 use terrane_format::manifest::Edit;
 use terrane_format::tombstone::RangeTombstones;
-use terrane_media::Signal;
+use terrane_media::{Errand, Pool, Signal};
 
 use crate::compact::busy::KeyRange;
 use crate::compact::dead::Dead;
@@ -32,14 +32,18 @@ use crate::compact::plan::{self, MoveRules, Stretch};
 use crate::compact::warm::Warm;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
+use crate::levels::bulk::{self, Wanted};
 use crate::levels::{
-    Extent, ExtentRef, Heir, Heirs, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun,
+    Buffers, Extent, ExtentRef, Heir, Heirs, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun,
 };
 use crate::options::{Compression, SubtableOptions};
 use crate::read::blocks::{Part, load};
 
 /// Tasks in flight per executing unit.
 const AHEAD: usize = 2;
+
+/// Tasks whose input is being read meanwhile.
+const READ_AHEAD: usize = 2;
 
 /// The form in which `level` of a subtable stores extents.
 pub(crate) fn extent_form(o: &SubtableOptions, level: u8, extent_bytes: usize) -> ExtentForm {
@@ -77,15 +81,22 @@ struct Context<'a> {
     pick: &'a Pick,
     form: ExtentForm,
     snapshots: Vec<Seq>,
+    buffers: Arc<Buffers>,
 }
 
-/// A step whose output is to be written, in order.
+/// A step whose input is being read, if it has any.
+enum Reading<'a> {
+    Task { range: KeyRange, input: Errand<Vec<Way>>, warm: Warm<'a> },
+    Copy { way: usize, blocks: std::ops::Range<usize> },
+}
+
+/// A step whose output is to be written.
 enum Pending<'a> {
     Task { outcome: Arc<Mutex<Option<Result<Finished>>>>, warm: Warm<'a> },
     Copy { way: usize, blocks: std::ops::Range<usize> },
 }
 
-/// One range of a merge, in work.
+/// One range of a merge, in work: its steps pass through both queues in key order.
 struct Merge<'a> {
     cx: &'a Context<'a>,
     ways: &'a [Vec<ExtentRef>],
@@ -93,6 +104,7 @@ struct Merge<'a> {
     tombstones: &'a RangeTombstones,
     bottom: bool,
     done: Arc<Signal>,
+    reading: VecDeque<Reading<'a>>,
     pending: VecDeque<Pending<'a>>,
 }
 
@@ -127,7 +139,7 @@ impl Engine {
             in_place: pick.from == pick.to,
             dead: &dead,
         };
-        let cx = Context { engine: self, pick, form, snapshots };
+        let cx = Context { engine: self, pick, form, snapshots, buffers: Arc::default() };
         let ways: Vec<Vec<ExtentRef>> = inputs.iter().map(|i| i.parts.clone()).collect();
         let mut out = Outcome::default();
         let mut read = 0;
@@ -270,6 +282,7 @@ impl Context<'_> {
                 tombstones: &tombstones,
                 bottom,
                 done: Arc::new(Signal::new()),
+                reading: VecDeque::new(),
                 pending: VecDeque::new(),
             };
             let writer = match &mut writer {
@@ -293,15 +306,19 @@ impl Context<'_> {
                     return Err(Error::new(ErrorKind::Closed, "the database is being closed"));
                 }
                 let range = KeyRange { lo: piece.lo, hi: piece.hi };
-                match piece.work {
-                    Work::Merge(sources) => merge.submit(range, &sources)?,
-                    Work::Copy { source, blocks } => {
-                        merge.pending.push_back(Pending::Copy { way: source, blocks });
-                    }
+                merge.reading.push_back(match piece.work {
+                    Work::Merge(sources) => merge.read(range, &sources),
+                    Work::Copy { source, blocks } => Reading::Copy { way: source, blocks },
+                });
+                while merge.reading.len() > READ_AHEAD {
+                    merge.submit_next()?;
                 }
                 while merge.pending.len() > ahead {
                     merge.write_next(writer, out)?;
                 }
+            }
+            while !merge.reading.is_empty() {
+                merge.submit_next()?;
             }
             while !merge.pending.is_empty() {
                 merge.write_next(writer, out)?;
@@ -384,25 +401,53 @@ fn last_key(extent: &Extent, handle: &BlockHandle) -> Result<Vec<u8>> {
 }
 
 impl<'a> Merge<'a> {
-    /// Reads the input of a task and queues it.
-    fn submit(&mut self, range: KeyRange, sources: &[std::ops::Range<usize>]) -> Result<()> {
-        let engine = self.cx.engine;
-        let mut ways = Vec::with_capacity(self.ways.len());
+    /// Has the input of a task read.
+    fn read(&self, range: KeyRange, sources: &[std::ops::Range<usize>]) -> Reading<'a> {
         let warm = self.warm(sources);
+        let mut wanted = Vec::new();
+        // How many of `wanted` each way has.
+        let mut shares = Vec::with_capacity(self.ways.len());
         for ((parts, blocks), chosen) in self.ways.iter().zip(self.blocks).zip(sources) {
-            let mut way = Way::default();
-            for same in blocks.get(chosen.clone()).unwrap_or_default().chunk_by(|a, b| a.part == b.part) {
-                let handles: Vec<BlockHandle> = same.iter().map(|b| b.handle).collect();
-                let loaded = parts[same[0].part].extent.load_blocks(&handles)?;
-                for (bytes, handle) in loaded.into_iter().zip(&handles) {
-                    way.blocks.push(match handle.compression {
-                        Stored::None => InputBlock::with_crc(bytes, handle.crc),
-                        _ => InputBlock::new(bytes),
-                    });
-                }
-            }
-            ways.push(way);
+            let before = wanted.len();
+            let chosen = blocks.get(chosen.clone()).unwrap_or_default();
+            wanted.extend(chosen.chunk_by(|a, b| a.part == b.part).map(|same| Wanted {
+                extent: parts[same[0].part].extent.clone(),
+                blocks: same.iter().map(|b| b.handle).collect(),
+            }));
+            shares.push(wanted.len() - before);
         }
+        let (media, buffers) = (self.cx.engine.media.clone(), self.cx.buffers.clone());
+        let input = Errand::send(&*self.cx.engine.media, Pool::Io, "compaction input", move || {
+            let mut loaded = bulk::load(&*media, &wanted, &buffers)?.into_iter().zip(&wanted);
+            let way = |share| {
+                let mut way = Way::default();
+                for (blocks, wanted) in loaded.by_ref().take(share) {
+                    way.blocks.extend(blocks.into_iter().zip(&wanted.blocks).map(|(bytes, handle)| {
+                        match handle.compression {
+                            Stored::None => InputBlock::with_crc(bytes, handle.crc),
+                            _ => InputBlock::new(bytes),
+                        }
+                    }));
+                }
+                way
+            };
+            Ok(shares.into_iter().map(way).collect())
+        });
+        Reading::Task { range, input, warm }
+    }
+
+    /// Queues the oldest task that is being read.
+    fn submit_next(&mut self) -> Result<()> {
+        let engine = self.cx.engine;
+        let (range, input, warm) = match self.reading.pop_front() {
+            None => return Ok(()),
+            Some(Reading::Copy { way, blocks }) => {
+                self.pending.push_back(Pending::Copy { way, blocks });
+                return Ok(());
+            }
+            Some(Reading::Task { range, input, warm }) => (range, input, warm),
+        };
+        let ways = input.wait(&*engine.media)?;
         let tombstones = self.tombstones.clip(&range.lo, range.hi.as_deref());
         let mut task = self.cx.task(range, ways, tombstones, self.bottom);
         let outcome = Arc::new(Mutex::new(None));

@@ -84,6 +84,8 @@ impl Db {
         let compaction_threads = options.compaction_jobs();
         let media = RealMedia::new(RealOptions {
             log_threads: 1,
+            // Each compaction reads and writes at the same time; each flush writes.
+            io_threads: compaction_threads + 1,
             flush_threads: compaction_threads + 1,
             compaction_threads,
         })?;

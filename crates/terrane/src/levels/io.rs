@@ -1,7 +1,9 @@
 //! Reads and writes of any length and offset over files that want whole aligned sectors.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use terrane_base::Result;
 use terrane_media::{AlignedBuf, File, ReadRequest, SECTOR};
 
@@ -15,8 +17,43 @@ thread_local! {
     static SPARE: Cell<Option<AlignedBuf>> = const { Cell::new(None) };
 }
 
-/// Windows up to this size give their memory to the next one.
+/// Windows up to this size give their memory to the thread's next one.
 const SMALL: usize = 32 << 10;
+
+/// Buffers that a [`Buffers`] keeps at most.
+const KEPT: usize = 16;
+
+/// Buffers grow in these steps, so that one fits where another was.
+const STEP: usize = 128 << 10;
+
+/// Memory of windows that were given up, for the next ones: fresh memory costs a page fault and a zero for each byte.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers(Mutex<Vec<AlignedBuf>>);
+
+impl Buffers {
+    /// The smallest of at least `len` bytes, or a new one.
+    fn take(&self, len: usize) -> AlignedBuf {
+        let mut kept = self.0.lock();
+        let fits = kept.iter().enumerate().filter(|(_, b)| b.len() >= len).min_by_key(|(_, b)| b.len());
+        match fits.map(|(at, _)| at) {
+            Some(at) => kept.swap_remove(at),
+            None => {
+                drop(kept);
+                AlignedBuf::zeroed(len.next_multiple_of(STEP))
+            }
+        }
+    }
+
+    fn give_back(&self, buf: AlignedBuf) {
+        let mut kept = self.0.lock();
+        if kept.len() == KEPT {
+            // The largest ones serve most.
+            kept.sort_unstable_by_key(|b| std::cmp::Reverse(b.len()));
+            kept.pop();
+        }
+        kept.push(buf);
+    }
+}
 
 /// Bytes read from a file, with what alignment brought along.
 #[derive(Debug)]
@@ -27,6 +64,8 @@ pub(crate) struct Window {
     at: u64,
     skip: usize,
     len: usize,
+    /// Where the memory goes in the end.
+    home: Option<Arc<Buffers>>,
 }
 
 impl Window {
@@ -40,7 +79,15 @@ impl Window {
             None
         };
         let buf = spare.unwrap_or_else(|| AlignedBuf::zeroed(whole));
-        Window { buf, whole, at: offset - skip as u64, skip, len }
+        Window { buf, whole, at: offset - skip as u64, skip, len, home: None }
+    }
+
+    /// As [`Window::prepare`], in memory of `home`, where it returns.
+    pub(super) fn prepare_in(home: &Arc<Buffers>, offset: u64, len: usize) -> Self {
+        let skip = (offset % SECTOR as u64) as usize;
+        let whole = (skip + len).next_multiple_of(SECTOR);
+        let buf = home.take(whole);
+        Window { buf, whole, at: offset - skip as u64, skip, len, home: Some(home.clone()) }
     }
 
     /// Reads the `len` bytes at `offset`.
@@ -63,8 +110,10 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        if self.buf.len() <= SMALL {
-            let buf = std::mem::take(&mut self.buf);
+        let buf = std::mem::take(&mut self.buf);
+        if let Some(home) = self.home.take() {
+            home.give_back(buf);
+        } else if buf.len() <= SMALL {
             // A thread that ends has no next window.
             let _ = SPARE.try_with(|spare| spare.set(Some(buf)));
         }

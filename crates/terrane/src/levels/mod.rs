@@ -21,6 +21,7 @@
 //! After a failed flush the shared [`poison::Poison`] is set: nothing is allocated or appended any more, so that space
 //! whose owner is in doubt is not written to again until the database is reopened.
 
+pub(crate) mod bulk;
 pub(crate) mod extent;
 mod io;
 pub(crate) mod manifest;
@@ -37,7 +38,7 @@ pub(crate) mod version;
 pub(crate) mod writer;
 
 pub(crate) use extent::{Extent, Loaded, Reclaimer};
-pub(crate) use io::Window;
+pub(crate) use io::{Buffers, Window};
 pub(crate) use manifest::ManifestStore;
 pub(crate) use poison::Poison;
 pub(crate) use run::{ExtentRef, Run};

@@ -163,7 +163,8 @@ pub(super) fn records(part: &ExtentRef) -> Result<Vec<Record>> {
     let mut out = Vec::new();
     part.extent.load_filter()?;
     part.extent.load_footer()?;
-    for bytes in part.extent.load_blocks(&handles(&part.extent)?)? {
+    for handle in handles(&part.extent)? {
+        let bytes = part.extent.load_block(&handle)?;
         let block = Block::parse(&bytes)?;
         block.verify()?;
         let mut cursor = BlockCursor::new();

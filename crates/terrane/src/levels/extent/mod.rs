@@ -22,7 +22,7 @@ use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
 use terrane_format::tombstone::RangeTombstones;
 use terrane_media::File;
 
-use super::io::Window;
+use super::io::{Buffers, Window};
 use super::space::Alloc;
 pub(crate) use reclaim::Reclaimer;
 
@@ -97,23 +97,25 @@ impl Extent {
         Ok(read.bytes().to_vec())
     }
 
-    /// Blocks in ascending order, decompressed; those that lie side by side are read in one go.
-    pub(crate) fn load_blocks(&self, handles: &[BlockHandle]) -> Result<Vec<Bytes>> {
-        let mut blocks = Vec::with_capacity(handles.len());
-        let adjacent =
-            |a: &BlockHandle, b: &BlockHandle| a.offset.checked_add(a.stored_len) == Some(b.offset);
-        for side_by_side in handles.chunk_by(adjacent) {
-            let (Some(first), Some(last)) = (side_by_side.first(), side_by_side.last()) else { continue };
-            let len = last.offset.saturating_add(last.stored_len) - first.offset;
-            let mut rest = Bytes::from_owner(self.window(first.offset, len)?);
-            for handle in side_by_side {
-                let stored = rest.split_to(handle.stored_len as usize);
-                // What is stored as it is stays where it was read.
-                self.verify(handle, &stored)?;
-                blocks.push(if is_plain(handle) { stored } else { self.decompress(handle, &stored)?.into() });
-            }
-        }
-        Ok(blocks)
+    /// Room in memory of `buffers` for adjacent blocks, to be read by the caller from [`Extent::file`].
+    pub(super) fn prepare_adjacent(&self, blocks: &[BlockHandle], buffers: &Arc<Buffers>) -> Result<Window> {
+        let first = blocks.first().map_or(0, |b| b.offset);
+        let end = blocks.last().map_or(0, |b| b.offset.saturating_add(b.stored_len));
+        let len = end.saturating_sub(first);
+        let space = self.bounds(first, len)?;
+        Ok(Window::prepare_in(buffers, space.offset() + u64::from(first), len as usize))
+    }
+
+    /// What a read of adjacent blocks brought, verified and decompressed.
+    pub(super) fn unpack_adjacent(&self, blocks: &[BlockHandle], read: Window) -> Result<Vec<Bytes>> {
+        let mut rest = Bytes::from_owner(read);
+        let unpack = |handle: &BlockHandle| {
+            let stored = rest.split_to(handle.stored_len as usize);
+            self.verify(handle, &stored)?;
+            // What is stored as it is stays where it was read.
+            Ok(if is_plain(handle) { stored } else { self.decompress(handle, &stored)?.into() })
+        };
+        blocks.iter().map(unpack).collect()
     }
 
     /// The range tombstones; read once, and without I/O where there are none.

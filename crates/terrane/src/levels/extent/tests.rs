@@ -5,6 +5,7 @@ use terrane_media::sim::SimMedia;
 use terrane_media::{Media, OpenMode};
 
 use super::*;
+use crate::levels::bulk::{self, Wanted};
 use crate::levels::io;
 use crate::levels::testkit::{Record, blocks, dir, handles, machine, small_form};
 
@@ -34,6 +35,11 @@ fn sample(compression: Compression) -> (Arc<SimMedia>, Arc<Extent>, Vec<Finished
     (media, extent, blocks)
 }
 
+fn many(media: &dyn Media, extent: &Arc<Extent>, blocks: &[BlockHandle]) -> Result<Vec<Bytes>> {
+    let wanted = [Wanted { extent: extent.clone(), blocks: blocks.to_vec() }];
+    Ok(bulk::load(media, &wanted, &Arc::default())?.remove(0))
+}
+
 #[test]
 fn blocks_come_back_one_by_one_and_many_at_once() {
     for compression in [Compression::None, Compression::Zstd] {
@@ -45,14 +51,14 @@ fn blocks_come_back_one_by_one_and_many_at_once() {
         }
         let all: Vec<Vec<u8>> = blocks.iter().map(|b| b.bytes.clone()).collect();
         let reads = media.read_count();
-        assert_eq!(extent.load_blocks(&handles).unwrap(), all);
+        assert_eq!(many(&*media, &extent, &handles).unwrap(), all);
         assert_eq!(media.read_count() - reads, 1, "neighbours are read in one go");
         let some = [handles[0], handles[1], handles[3]];
-        assert_eq!(extent.load_blocks(&some).unwrap(), [&all[0][..], &all[1], &all[3]]);
+        assert_eq!(many(&*media, &extent, &some).unwrap(), [&all[0][..], &all[1], &all[3]]);
         assert_eq!(media.read_count() - reads, 3);
-        assert!(extent.load_blocks(&[]).unwrap().is_empty());
+        assert!(many(&*media, &extent, &[]).unwrap().is_empty());
         let order = [handles[2], handles[1]];
-        assert_eq!(extent.load_blocks(&order).unwrap(), [&all[2][..], &all[1]]);
+        assert_eq!(many(&*media, &extent, &order).unwrap(), [&all[2][..], &all[1]]);
     }
 }
 
@@ -85,7 +91,7 @@ fn every_flipped_bit_is_found_before_a_byte_is_used() {
                     x.load_index().map(drop),
                     x.load_filter().map(drop),
                     x.tombstones().map(drop),
-                    x.load_blocks(&handles).map(drop),
+                    many(&*media, &x, &handles).map(drop),
                     handles.iter().try_for_each(|h| x.load_stored(h).map(drop)),
                 ];
                 let errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
@@ -117,11 +123,11 @@ fn another_extent_in_the_place_does_not_pass_for_this_one() {
 
 #[test]
 fn a_handle_that_points_outside_is_an_error() {
-    let (_, extent, _) = sample(Compression::None);
+    let (media, extent, _) = sample(Compression::None);
     let good = handles(&extent).unwrap()[0];
     for (offset, stored_len) in [(u32::MAX, 1), (0, u32::MAX), (1 << 30, 16)] {
         let bad = BlockHandle { offset, stored_len, ..good };
         assert_eq!(extent.load_block(&bad).unwrap_err().kind(), ErrorKind::Corruption);
-        assert!(extent.load_blocks(&[good, bad]).is_err());
+        assert!(many(&*media, &extent, &[good, bad]).is_err());
     }
 }

@@ -29,9 +29,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Result};
-use terrane_format::extent::{ExtentMeta, UNIT_BYTES};
+use terrane_format::extent::{ExtentMeta, Image, UNIT_BYTES};
 use terrane_format::value_ref::ValuePiece;
-use terrane_media::{File, Media, SECTOR};
+use terrane_media::{Errand, File, Media, Pool, SECTOR};
 
 use super::{Poison, io, names};
 use file::{DataFile, Opened};
@@ -234,6 +234,23 @@ impl Space {
             return Err(Error::invalid(format!("{} bytes at {offset} do not fit the units", bytes.len())));
         }
         io::write(&*self.file(at.file)?, at.offset() + offset, bytes)
+    }
+
+    /// Writes the bytes of an extent in the background; they come back when they are written.
+    pub(crate) fn write_behind(self: &Arc<Self>, at: Alloc, bytes: Image) -> Errand<Image> {
+        let space = self.clone();
+        Errand::send(&*self.media, Pool::Io, "extent", move || {
+            space.write(at, 0, &bytes)?;
+            Ok(bytes)
+        })
+    }
+
+    /// Waits for [`Space::write_behind`].
+    ///
+    /// # Errors
+    /// Those of [`Space::write`].
+    pub(crate) fn written(&self, errand: Errand<Image>) -> Result<Image> {
+        errand.wait(&*self.media)
     }
 
     /// Makes all writes to these files durable.

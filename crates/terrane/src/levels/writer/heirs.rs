@@ -67,7 +67,7 @@ impl Heirs {
         self.blocks.push(Kept { offset, raw: raw.to_vec(), claims });
     }
 
-    /// Lets in what was kept of `extent`, which is written. Says how many bytes others may have had to leave for.
+    /// Lets in what was kept of `extent`, which is written, or about to be. Says how many bytes others may have had to leave for.
     pub(super) fn enter(&mut self, extent: &FinishedExtent) -> usize {
         let id = extent.meta.id;
         let key = |offset| FrameKey { extent: id.0, offset };

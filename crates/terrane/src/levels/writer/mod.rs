@@ -4,6 +4,8 @@
 //! versions than an extent holds makes a larger extent. Range tombstones belong to the extent between whose cut and the
 //! next they lie; where they are too many for one, extents without blocks take the rest.
 //!
+//! While one extent is being built the one before is being written, in the background.
+//!
 //! # After a crash
 //! Nothing refers to what was written, so its units are free.
 
@@ -16,8 +18,9 @@ use std::sync::Arc;
 use terrane_base::{Result, Seq};
 use terrane_cache::Cache;
 use terrane_format::block::FinishedBlock;
-use terrane_format::extent::{BlockHandle, ExtentBuilder, ExtentForm, ExtentMeta};
+use terrane_format::extent::{BlockHandle, ExtentBuilder, ExtentForm, ExtentMeta, Image};
 use terrane_format::tombstone::RangeTombstones;
+use terrane_media::Errand;
 
 use super::space::{Alloc, Space};
 use super::state::Ids;
@@ -52,7 +55,13 @@ impl RunWriter {
             builder: ExtentBuilder::new(form)?,
             tombstones,
             last_key: Vec::new(),
-            written: WrittenRun { space, extents: Vec::new(), cache: heirs.cache(), claimed: 0 },
+            written: WrittenRun {
+                space,
+                extents: Vec::new(),
+                under_way: None,
+                cache: heirs.cache(),
+                claimed: 0,
+            },
             heirs,
         })
     }
@@ -89,6 +98,7 @@ impl RunWriter {
     pub(crate) fn finish(mut self) -> Result<WrittenRun> {
         let rest = std::mem::take(&mut self.tombstones);
         self.close(rest)?;
+        self.written.catch_up()?;
         self.written.space.sync_files(self.written.extents.iter().map(|m| m.file))?;
         Ok(self.written)
     }
@@ -131,12 +141,15 @@ impl RunWriter {
             return Ok(());
         }
         let mut extent = self.builder.finish(self.ids.extent())?;
-        let space = &self.written.space;
-        let at = space.alloc(extent.meta.units)?;
+        let written = &mut self.written;
+        let at = written.space.alloc(extent.meta.units)?;
         (extent.meta.file, extent.meta.unit) = (at.file, at.unit);
-        self.written.extents.push(Arc::new(extent.meta.clone()));
-        space.write(at, 0, &extent.bytes)?;
-        self.written.claimed += self.heirs.enter(&extent);
+        written.extents.push(Arc::new(extent.meta.clone()));
+        written.claimed += self.heirs.enter(&extent);
+        if let Some(image) = written.catch_up()? {
+            self.builder.reuse(image);
+        }
+        written.under_way = Some(written.space.write_behind(at, extent.bytes));
         Ok(())
     }
 }
@@ -146,6 +159,8 @@ impl RunWriter {
 pub(crate) struct WrittenRun {
     space: Arc<Space>,
     extents: Vec<Arc<ExtentMeta>>,
+    /// The write of the last of them.
+    under_way: Option<Errand<Image>>,
     cache: Arc<Cache>,
     /// Bytes that entered the cache though others may have had to leave.
     claimed: usize,
@@ -161,6 +176,11 @@ impl WrittenRun {
         &self.extents
     }
 
+    /// Waits until everything is written; gives the memory of the last extent.
+    fn catch_up(&mut self) -> Result<Option<Image>> {
+        self.under_way.take().map(|errand| self.space.written(errand)).transpose()
+    }
+
     /// The edit that refers to them is durable, or in doubt: their space is theirs.
     pub(crate) fn keep(mut self) -> Vec<Arc<ExtentMeta>> {
         std::mem::take(&mut self.extents)
@@ -169,6 +189,8 @@ impl WrittenRun {
 
 impl Drop for WrittenRun {
     fn drop(&mut self) {
+        // What is still being written must not be somebody else's by then. How it ends matters to nobody any more.
+        let _ = self.catch_up();
         for meta in self.extents.drain(..) {
             self.cache.remove_extent(meta.id.0);
             let freed = self.space.free(Alloc::of_extent(&meta));
