@@ -18,7 +18,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Runs workloads on engines, interleaved, round by round
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Measures the figures that Terrane claims, beside what is claimed; wants the peers
     Repro(ReproArgs),
     /// One engine, told by the program that started it what to do
@@ -80,6 +80,9 @@ pub(crate) struct RunArgs {
     /// The engines' settings, instead of those built in
     #[arg(long)]
     pub(crate) peers: Option<PathBuf>,
+    /// Block sizes that Terrane is run with, instead of its default
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) terrane_block_kib: Option<Vec<usize>>,
     /// Block sizes that RocksDB is run with, instead of those in the settings
     #[arg(long, value_delimiter = ',')]
     pub(crate) rocksdb_block_kib: Option<Vec<usize>>,
@@ -97,7 +100,7 @@ impl RunArgs {
         match Cli::try_parse_from(["terrane-bench", "run"].into_iter().chain(line.split_whitespace()))?
             .command
         {
-            Command::Run(a) => Ok(a),
+            Command::Run(a) => Ok(*a),
             Command::Repro(_) | Command::Worker(_) => {
                 Err(clap::Error::new(clap::error::ErrorKind::InvalidSubcommand))
             }

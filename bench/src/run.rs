@@ -38,7 +38,8 @@ pub(crate) fn rows(
     if !(0.0..1.0).contains(&settings.zipf) {
         return Err(format!("--zipf {}: from 0 up to, and without, 1", settings.zipf).into());
     }
-    let entrants: Vec<Entrant> = a.engine.iter().flat_map(|k| k.entrants(&peers)).collect();
+    let entrants: Vec<Entrant> =
+        a.engine.iter().flat_map(|k| k.entrants(&peers, a.terrane_block_kib.as_deref())).collect();
     let mut builder = tempfile::Builder::new();
     builder.prefix("terrane-bench-");
     let dir = match &a.dir {

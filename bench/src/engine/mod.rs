@@ -55,15 +55,20 @@ impl Kind {
         }
     }
 
-    /// The forms in which this engine is run.
-    pub(crate) fn entrants(self, peers: &Peers) -> Vec<Entrant> {
-        #[cfg(feature = "peers")]
-        if self == Kind::Rocksdb {
-            let sizes = peers.rocksdb.block_kib.iter();
-            return sizes.map(|&k| Entrant { kind: self, block_kib: Some(k) }).collect();
-        }
+    /// The forms in which this engine is run; `terrane_kib` are Terrane's block sizes, if not its default.
+    pub(crate) fn entrants(self, peers: &Peers, terrane_kib: Option<&[usize]>) -> Vec<Entrant> {
+        let sizes = match self {
+            Kind::Terrane => terrane_kib,
+            #[cfg(feature = "peers")]
+            Kind::Rocksdb => Some(&peers.rocksdb.block_kib[..]),
+            #[cfg(feature = "peers")]
+            _ => None,
+        };
         let _ = peers;
-        vec![Entrant { kind: self, block_kib: None }]
+        match sizes {
+            Some(sizes) => sizes.iter().map(|&k| Entrant { kind: self, block_kib: Some(k) }).collect(),
+            None => vec![Entrant { kind: self, block_kib: None }],
+        }
     }
 }
 
@@ -139,7 +144,7 @@ pub(crate) fn open(
 ) -> Result<Box<dyn Engine>, Failure> {
     let _ = peers;
     Ok(match entrant.kind {
-        Kind::Terrane => Box::new(terrane::Terrane::open(dir, settings)?),
+        Kind::Terrane => Box::new(terrane::Terrane::open(dir, settings, entrant.block_kib)?),
         #[cfg(feature = "peers")]
         Kind::Rocksdb => {
             Box::new(rocksdb::RocksDb::open(dir, settings, &peers.rocksdb, entrant.block_kib.unwrap_or(16))?)

@@ -17,7 +17,7 @@ pub(crate) struct Terrane {
 }
 
 impl Terrane {
-    pub(crate) fn open(dir: &Path, s: &Settings) -> Result<Self, Failure> {
+    pub(crate) fn open(dir: &Path, s: &Settings, block_kib: Option<usize>) -> Result<Self, Failure> {
         let options = Options::new()
             .memtable_bytes(s.memtable_bytes as usize)
             .cache_bytes(s.cache_bytes as usize)
@@ -27,7 +27,11 @@ impl Terrane {
             settings::Compression::None => Compression::None,
             settings::Compression::Zstd => Compression::Zstd(1),
         };
-        let table = db.subtable_or_create("bench", SubtableOptions::new().compression(compression))?;
+        let mut of_table = SubtableOptions::new().compression(compression);
+        if let Some(k) = block_kib {
+            of_table = of_table.block_bytes(k << 10);
+        }
+        let table = db.subtable_or_create("bench", of_table)?;
         Ok(Terrane { db, table })
     }
 }
