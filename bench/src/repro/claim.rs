@@ -98,21 +98,17 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Measures the claim: the median over rounds, where each round's value is compared with the better of the peer's forms
-    /// in the same round.
+    /// Measures the claim: the median over rounds, where of each round's values the better one of each engine's forms counts.
     pub(super) fn line(&self, figure: &'static str, args: &RunArgs, rows: &[Row]) -> Result<Line, Failure> {
-        let of = |engine: &str| -> Vec<&Row> {
-            rows.iter().filter(|r| r.workload == self.workload && r.engine == engine).collect()
-        };
-        let (ours, theirs) = (of(OURS), of(THEIRS));
         let better = |a: f64, b: f64| if self.of.more_is_better() { a.max(b) } else { a.min(b) };
-        let values = ours.iter().filter_map(|row| {
-            let mine = self.of.value(row)?;
-            if !self.of.is_ratio() {
-                return Some(mine);
-            }
-            let peers = theirs.iter().filter(|t| t.round == row.round).filter_map(|t| self.of.value(t));
-            Some(mine / peers.reduce(better)?)
+        let best = |engine: &str, round: u64| {
+            let its =
+                rows.iter().filter(|r| r.workload == self.workload && r.engine == engine && r.round == round);
+            its.filter_map(|r| self.of.value(r)).reduce(better)
+        };
+        let values = (0..args.rounds).filter_map(|round| {
+            let mine = best(OURS, round)?;
+            Some(if self.of.is_ratio() { mine / best(THEIRS, round)? } else { mine })
         });
         let values: Vec<f64> = values.collect();
         let (what, unit) = self.of.names();

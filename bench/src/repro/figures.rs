@@ -148,7 +148,7 @@ fn large() -> Vec<Part> {
         let claims = claims.iter().flat_map(|&w| [claim(w, Of::Speed, 1.0), stated(w, Of::DeviceReads)]);
         let more = format!(
             "--records 10485760 --value-bytes 1024 --memtable-mib 128 --cache-mib 384 --ops 100000000 \
-             --seconds 15 --direct --terrane-block-kib 4 --threads {threads}"
+             --seconds 15 --direct --terrane-block-kib 4,16 --threads {threads}"
         );
         part(&more, claims.collect())
     };
