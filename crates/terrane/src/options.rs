@@ -75,7 +75,7 @@ impl Default for Tuning {
             data_file_bytes: 1 << 30,
             extent_bytes: 2 << 20,
             piece_bytes: 64 << 20,
-            task_bytes: 4 << 20,
+            task_bytes: 2 << 20,
             compact: true,
         }
     }
