@@ -35,7 +35,7 @@
 
 use terrane_base::{Error, ErrorKind, Lsn, Result};
 
-use crate::checksum::{crc, salted_crc};
+use crate::checksum::{crc, crc_append, salted_crc};
 use crate::codec::Reader;
 
 /// Frames and headers start at multiples of this, and a device is assumed to damage no more than this around a write.
@@ -200,7 +200,14 @@ impl FrameHeader {
 
     /// Whether `payload` is what the frame was written with.
     pub fn verifies(&self, salt: u64, payload: &[u8]) -> bool {
-        payload.len() == self.payload_len as usize && salted_crc(salt, payload) == self.payload_crc
+        self.verifies_pieces(salt, [payload])
+    }
+
+    /// As [`FrameHeader::verifies`], for a payload that lies in pieces.
+    pub fn verifies_pieces<'a>(&self, salt: u64, payload: impl IntoIterator<Item = &'a [u8]>) -> bool {
+        let empty = (0, salted_crc(salt, &[]));
+        let (len, crc) = payload.into_iter().fold(empty, |(len, crc), p| (len + p.len(), crc_append(crc, p)));
+        len == self.payload_len as usize && crc == self.payload_crc
     }
 
     /// Bytes that the frame takes in its segment: whole sectors.
@@ -386,6 +393,9 @@ mod tests {
         assert_eq!(FrameHeader::decode(&bytes, 1).unwrap(), h);
         assert!(FrameHeader::decode(&bytes, 2).is_err());
         assert!(h.verifies(1, b"payload") && !h.verifies(2, b"payload") && !h.verifies(1, b"payloae"));
+        assert!(
+            h.verifies_pieces(1, [&b"pay"[..], b"", b"load"]) && !h.verifies_pieces(1, [&b"pay"[..], b"loa"])
+        );
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);

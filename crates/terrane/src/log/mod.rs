@@ -16,7 +16,7 @@
 //! Life of a commit: [`Log::admit`] (whatever can fail, fails here), reservation of an LSN by the commit room,
 //! [`Log::write`] by its leader, [`Log::advance`] by the orderer, and for a synced commit [`Log::sync_to`]. Once the
 //! manifest no longer needs the oldest part, [`Log::release_before`] takes its segments for new use. At open,
-//! [`Log::recover`] replays and [`Log::start`] goes on.
+//! [`Log::recover`] reads it all back ([`ahead`], [`stream`]) and [`Log::start`] goes on.
 //!
 //! # What it upholds (rules of the design, by number)
 //! * 1, *boot id*. The tail's header has the boot id; under another one the ring is not looked at ([`tail`]).
@@ -41,8 +41,10 @@
 //! At every point the segments hold a good stream up to some LSN at or above the durable one. What lies between that and
 //! the advanced LSN is in the ring, which is taken again only after its bytes are in segments.
 
+mod ahead;
 mod drain;
 mod options;
+mod piece;
 mod plan;
 mod pool;
 mod recover;
@@ -63,6 +65,7 @@ use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_media::{Media, Signal};
 
 pub(crate) use options::LogOptions;
+pub(crate) use piece::Piece;
 use pool::Pool;
 use recover::Basis;
 use tail::Tail;

@@ -33,6 +33,12 @@ pub(super) struct Planned {
 }
 
 impl Planned {
+    /// Where frames end at the latest: a file may have been cut short.
+    pub(super) fn end(&self) -> u64 {
+        let sector = LOG_SECTOR as u64;
+        self.len.min(self.header.segment_bytes) / sector * sector
+    }
+
     pub(super) fn unused(&self) -> Unused {
         Unused { number: self.header.number, len: self.len, blank: false }
     }

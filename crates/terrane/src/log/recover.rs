@@ -14,17 +14,19 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use terrane_base::{Error, Lsn, Result};
 use terrane_format::batch::{ENTRY_HEADER, EntryHeader, EntryKind, decode_header};
-use terrane_media::Media;
+use terrane_media::{File, Media};
 
+use super::piece::{Piece, body};
 use super::plan::{Plan, plan};
 use super::stream::Stream;
 use super::tail::TailImage;
 use super::{FIRST_LSN, Log, LogOptions, RecoverFrom, Recovered};
 
-/// Receives entries: LSN, header, body.
-pub(crate) type Sink<'a> = &'a mut dyn FnMut(Lsn, &EntryHeader, &[u8]) -> Result<()>;
+/// Receives entries, in order.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(Piece) -> Result<()>;
 
 /// What [`super::start`] needs to go on.
 #[derive(Debug)]
@@ -45,6 +47,9 @@ impl Log {
     /// disk, so it may be repeated, and serves `check` and read-only opens too. A directory without a log gives an
     /// empty one that ends at `from.lsn` (at least [`FIRST_LSN`]).
     ///
+    /// A body that is damaged is found when it is taken out of its [`Piece`]. It comes before all that this call itself
+    /// reports, and is no less an error: the log was whole there when it was written.
+    ///
     /// # Errors
     /// [`terrane_base::ErrorKind::Corruption`] where bytes are damaged that had been durable; whatever `sink` returns.
     pub(crate) fn recover(
@@ -58,19 +63,21 @@ impl Log {
         let tail = TailImage::read(&**media, options, !from.clean)?;
 
         let mut entries = Entries { next: from.lsn, carried: Vec::new(), sink };
-        let mut stream = Stream::new(&plan.segments, from.lsn);
+        let mut stream = Stream::new(media, &plan.segments, from.lsn);
         while let Some((lsn, bytes)) = stream.next()? {
-            let fed = entries.feed(lsn, bytes);
+            let fed = entries.feed(lsn, bytes, stream.place());
             fed.map_err(|e| stream.placed(e))?;
         }
         let segments_end = stream.position();
         let place = stream.place();
         // Damage, if the file that was read last goes on behind it.
         let damaged = stream.collect_proof()?;
+        let mut durable = plan.durable.max(stream.durable());
+        drop(stream);
         let lost = |what: String| {
             match place {
-            Some((path, offset)) if damaged || plan.absent.is_empty() => Error::corruption(what)
-                .with_file(path)
+            Some((file, offset)) if damaged || plan.absent.is_empty() => Error::corruption(what)
+                .with_file(file.path())
                 .with_offset(offset)
                 .with_hint(format!(
                     "this file is damaged, or {} is missing: restore it, or all of the database, from a backup",
@@ -87,7 +94,6 @@ impl Log {
         }
 
         let mut from_tail = Vec::new();
-        let mut durable = plan.durable.max(stream.durable());
         let mut generation = plan.generation;
         if let Some(tail) = &tail {
             durable = durable.max(tail.header.base_lsn);
@@ -131,27 +137,35 @@ struct Entries<'a> {
 
 /// What stands at the front of some bytes of the stream.
 enum Front {
-    /// An entry of this length.
+    /// An entry of this length. Its body was not looked at.
     Entry(EntryHeader, usize),
-    /// The beginning of an entry, if it goes on.
-    Short,
+    /// The beginning of an entry, if it goes on; this many bytes of it say more.
+    Short(usize),
 }
+
+/// File and offset.
+type Place<'a> = Option<(&'a Arc<dyn File>, u64)>;
 
 impl Entries<'_> {
     /// Takes a piece of the stream out of a good frame: an entry in it that is not good is damage.
-    fn feed(&mut self, lsn: Lsn, bytes: &[u8]) -> Result<()> {
+    fn feed(&mut self, lsn: Lsn, mut bytes: Bytes, place: Place<'_>) -> Result<()> {
         // The first segment may begin before what is needed.
         let wanted = self.next + self.carried.len() as u64;
-        let skip = wanted.saturating_sub(lsn).min(bytes.len() as u64);
-        self.carried.extend_from_slice(&bytes[skip as usize..]);
-        let carried = std::mem::take(&mut self.carried);
-        let mut at = 0;
-        while let Front::Entry(header, len) = self.front(&carried[at..])? {
-            self.give(&header, &carried[at..at + len])?;
-            at += len;
+        let _skipped = bytes.split_to(wanted.saturating_sub(lsn).min(bytes.len() as u64) as usize);
+        if !self.carried.is_empty() {
+            // What has begun in other memory is made whole there.
+            while let Front::Short(whole) = front(&self.carried, self.next)? {
+                if bytes.is_empty() {
+                    return Ok(());
+                }
+                let n = bytes.len().min(whole - self.carried.len());
+                self.carried.extend_from_slice(&bytes.split_to(n));
+            }
+            let carried = std::mem::take(&mut self.carried);
+            self.give(carried.into(), place)?;
         }
-        self.carried = carried;
-        self.carried.drain(..at);
+        let rest = self.give(bytes, place)?;
+        self.carried.extend_from_slice(&rest);
         Ok(())
     }
 
@@ -159,18 +173,18 @@ impl Entries<'_> {
     fn finish_from<'b>(&mut self, ring: impl Iterator<Item = &'b [u8]>, generation: u32) -> Result<()> {
         let mut bytes = std::mem::take(&mut self.carried);
         ring.for_each(|piece| bytes.extend_from_slice(piece));
-        let mut at = 0;
-        while is_here(&bytes[at..], self.next, generation) {
-            match self.front(&bytes[at..]) {
-                Ok(Front::Entry(header, len)) => {
-                    self.give(&header, &bytes[at..at + len])?;
-                    at += len;
+        let (mut at, mut next) = (0, self.next);
+        while is_here(&bytes[at..], next, generation) {
+            match front(&bytes[at..], next) {
+                Ok(Front::Entry(header, len)) if header.check_body(body(&header, &bytes[at..])).is_ok() => {
+                    (at, next) = (at + len, header.end());
                 }
                 Err(e) if e.kind() != terrane_base::ErrorKind::Corruption => return Err(e),
                 _ => break,
             }
         }
-        Ok(())
+        bytes.truncate(at);
+        self.give(bytes.into(), None).map(drop)
     }
 
     /// The bytes from `start` to the end, out of `ring`, which begins at `start`.
@@ -185,35 +199,44 @@ impl Entries<'_> {
         out
     }
 
-    fn front(&self, bytes: &[u8]) -> Result<Front> {
-        if bytes.len() < ENTRY_HEADER {
-            return Ok(Front::Short);
-        }
-        let header = decode_header(bytes)?;
-        if header.lsn != self.next {
-            return Err(Error::corruption(format!(
-                "the log entry at LSN {} says that it is the one at LSN {}",
-                self.next, header.lsn
-            )));
-        }
-        let Some(entry) = usize::try_from(header.entry_len()).ok().and_then(|n| bytes.get(..n)) else {
-            return Ok(Front::Short);
+    /// Hands on the whole entries at the front of `bytes`; returns the rest.
+    fn give(&mut self, bytes: Bytes, place: Place<'_>) -> Result<Bytes> {
+        let (mut at, mut entries) = (0, Vec::new());
+        let ended = loop {
+            match front(&bytes[at..], self.next) {
+                Ok(Front::Entry(header, len)) => {
+                    if header.kind == EntryKind::Batch {
+                        entries.push((at, header));
+                    }
+                    (at, self.next) = (at + len, header.end());
+                }
+                Ok(Front::Short(_)) => break Ok(bytes.slice(at..)),
+                Err(e) => break Err(e),
+            }
         };
-        header.check_body(body(&header, entry))?;
-        Ok(Front::Entry(header, entry.len()))
-    }
-
-    fn give(&mut self, header: &EntryHeader, entry: &[u8]) -> Result<()> {
-        if header.kind == EntryKind::Batch {
-            (self.sink)(header.lsn, header, body(header, entry))?;
+        // Also before an error: if one of these is damaged, that comes first.
+        if !entries.is_empty() {
+            let place = place.map(|(file, offset)| (file.clone(), offset));
+            (self.sink)(Piece::new(bytes, entries, place))?;
         }
-        self.next = header.end();
-        Ok(())
+        ended
     }
 }
 
-fn body<'b>(header: &EntryHeader, entry: &'b [u8]) -> &'b [u8] {
-    &entry[ENTRY_HEADER..ENTRY_HEADER + header.body_len as usize]
+/// What stands at the front of `bytes`, where the entry at `lsn` is to begin.
+fn front(bytes: &[u8], lsn: Lsn) -> Result<Front> {
+    if bytes.len() < ENTRY_HEADER {
+        return Ok(Front::Short(ENTRY_HEADER));
+    }
+    let header = decode_header(bytes)?;
+    if header.lsn != lsn {
+        return Err(Error::corruption(format!(
+            "the log entry at LSN {lsn} says that it is the one at LSN {}",
+            header.lsn
+        )));
+    }
+    let len = usize::try_from(header.entry_len()).unwrap_or(usize::MAX);
+    Ok(if bytes.len() < len { Front::Short(len) } else { Front::Entry(header, len) })
 }
 
 /// Whether a ring's bytes may begin an entry at `lsn`, as opposed to what an earlier lap or life left there. Looked at

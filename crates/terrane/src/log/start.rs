@@ -81,10 +81,11 @@ impl Log {
         let mut copy =
             Copier { options: &options, pool: &pool, writer: &mut writer, live: &mut live, durable };
         let first = plan.segments.iter().rposition(|s| s.header.first_lsn <= begin).unwrap_or(0);
-        let mut stream = Stream::new(&plan.segments[first..], segments_end);
+        let mut stream = Stream::new(&media, &plan.segments[first..], segments_end);
         while let Some((lsn, bytes)) = stream.next()? {
-            copy.piece(lsn, bytes, end)?;
+            copy.piece(lsn, &bytes, end)?;
         }
+        drop(stream);
         copy.piece(segments_end, &from_tail, end)?;
         if writer.written() != end {
             return Err(Error::corruption(format!(

@@ -1,19 +1,22 @@
-//! Reads the log stream back out of the segments, frame by frame, with one window of memory.
+//! Reads the log stream back out of the segments, frame by frame.
+//!
+//! Nothing is copied: a piece of the stream lies in the memory that it was read into, and a frame that windows of memory
+//! cut ([`super::ahead`]) comes in several pieces, once all of it is verified.
 //!
 //! The stream ends at the first frame that is not good and is not the end of its segment. Whether that is the end of the
 //! log or damage is the caller's to decide; the stream collects the proof: every good frame *header*, on the way and
 //! behind the end, says up to where the log was durable when the frame was written.
 
-use std::path::Path;
+use std::collections::VecDeque;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use terrane_base::{Error, Lsn, Result};
-use terrane_format::log::{FrameHeader, LOG_SECTOR};
-use terrane_media::AlignedBuf;
+use terrane_format::log::{FRAME_HEADER, FrameHeader, LOG_SECTOR};
+use terrane_media::{File, Media};
 
+use super::ahead::Ahead;
 use super::plan::Planned;
-
-/// What one read takes, unless a frame is longer.
-const WINDOW: usize = 256 << 10;
 
 /// The stream of bytes in a row of segments.
 #[derive(Debug)]
@@ -22,19 +25,31 @@ pub(super) struct Stream<'a> {
     /// The segment being read is `segments[index]`.
     index: usize,
     reader: Option<SegmentReader<'a>>,
+    ahead: Ahead<'a>,
     position: Lsn,
     durable: Lsn,
+    /// Pieces of the last frame that were not asked for yet.
+    pieces: VecDeque<(Lsn, Bytes)>,
 }
 
 impl<'a> Stream<'a> {
     /// The stream from the first segment's first LSN on; of no segments, an empty one at `position`.
-    pub(super) fn new(segments: &'a [Planned], position: Lsn) -> Self {
+    pub(super) fn new(media: &'a Arc<dyn Media>, segments: &'a [Planned], position: Lsn) -> Self {
         let position = segments.first().map_or(position, |s| s.header.first_lsn);
-        let reader = segments.first().map(SegmentReader::new);
-        Stream { segments, index: 0, reader, position, durable: 0 }
+        let ahead = Ahead::new(media, segments);
+        let pieces = VecDeque::new();
+        Stream {
+            segments,
+            index: 0,
+            reader: SegmentReader::new(segments, 0),
+            ahead,
+            position,
+            durable: 0,
+            pieces,
+        }
     }
 
-    /// Where the stream has come to.
+    /// Where the stream has come to: the end of the last frame.
     pub(super) fn position(&self) -> Lsn {
         self.position
     }
@@ -45,41 +60,45 @@ impl<'a> Stream<'a> {
     }
 
     /// File and offset that were read last, for errors.
-    pub(super) fn place(&self) -> Option<(&'a Path, u64)> {
-        self.reader.as_ref().map(|r| (r.segment.file.path(), r.offset))
+    pub(super) fn place(&self) -> Option<(&'a Arc<dyn File>, u64)> {
+        self.reader.as_ref().map(|r| (&r.segment.file, r.offset))
     }
 
     /// The next piece of the stream and its LSN; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(Lsn, &[u8])>> {
-        let Some((header, n)) = self.next_frame()? else { return Ok(None) };
-        match &mut self.reader {
-            Some(reader) => Ok(Some((header.lsn, reader.take(&header, n)?))),
-            None => Ok(None),
+    pub(super) fn next(&mut self) -> Result<Option<(Lsn, Bytes)>> {
+        if self.pieces.is_empty() {
+            self.next_frame()?;
         }
+        Ok(self.pieces.pop_front())
     }
 
-    /// The next good frame, which the reader stands at, and how much of its payload counts.
-    fn next_frame(&mut self) -> Result<Option<(FrameHeader, usize)>> {
+    /// Reads the next good frame, if there is one.
+    fn next_frame(&mut self) -> Result<()> {
         while let Some(reader) = &mut self.reader {
             let limit = reader.segment.limit;
             if self.position < limit
-                && let Some(header) = reader.header()?
+                && let Some(header) = reader.header(&mut self.ahead)?
             {
                 self.durable = self.durable.max(header.durable_lsn);
-                let good = header.lsn == self.position
+                let next = header.lsn == self.position
                     && header.payload_len > 0
-                    && header.generation == reader.segment.header.generation
-                    && reader.payload_verifies(&header)?;
-                if good {
-                    self.position = header.end().min(limit);
-                    return Ok(Some((header, (self.position - header.lsn) as usize)));
+                    && header.generation == reader.segment.header.generation;
+                if next && let Some(payload) = reader.payload(&mut self.ahead, &header)? {
+                    reader.offset += header.frame_len();
+                    for mut piece in payload {
+                        piece.truncate(usize::try_from(limit - self.position).unwrap_or(usize::MAX));
+                        let lsn = self.position;
+                        self.position += piece.len() as u64;
+                        self.pieces.push_back((lsn, piece));
+                    }
+                    return Ok(());
                 }
             }
             if !self.next_segment()? {
                 break;
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Goes on to the next segment if the stream goes on there.
@@ -91,7 +110,7 @@ impl<'a> Stream<'a> {
         let start = next.header.first_lsn;
         if start == self.position {
             self.index += 1;
-            self.reader = Some(SegmentReader::new(next));
+            self.reader = SegmentReader::new(self.segments, self.index);
             return Ok(true);
         }
         if start > self.position && next.header.generation == here.header.generation {
@@ -113,12 +132,12 @@ impl<'a> Stream<'a> {
         let last = self.index;
         let mut went_on = false;
         while let Some(reader) = &mut self.reader {
-            while let Some(header) = reader.search()? {
+            while let Some(header) = reader.search(&mut self.ahead)? {
                 self.durable = self.durable.max(header.durable_lsn);
                 went_on |= self.index == last;
             }
             self.index += 1;
-            self.reader = self.segments.get(self.index).map(SegmentReader::new);
+            self.reader = SegmentReader::new(self.segments, self.index);
         }
         Ok(went_on)
     }
@@ -126,7 +145,7 @@ impl<'a> Stream<'a> {
     /// Adds file and offset to an error about what was just read.
     pub(super) fn placed(&self, e: Error) -> Error {
         match self.place() {
-            Some((path, offset)) => e.with_file(path).with_offset(offset),
+            Some((file, offset)) => e.with_file(file.path()).with_offset(offset),
             None => e,
         }
     }
@@ -136,27 +155,31 @@ impl<'a> Stream<'a> {
 #[derive(Debug)]
 struct SegmentReader<'a> {
     segment: &'a Planned,
+    index: usize,
     /// Where the next frame is.
     offset: u64,
     end: u64,
-    window: AlignedBuf,
-    window_at: u64,
+    /// What is in memory, without gaps, and where each part lies.
+    windows: VecDeque<(u64, Bytes)>,
 }
 
 impl<'a> SegmentReader<'a> {
-    fn new(segment: &'a Planned) -> Self {
-        let sector = LOG_SECTOR as u64;
-        let end = segment.len.min(segment.header.segment_bytes) / sector * sector;
-        SegmentReader { segment, offset: sector, end, window: AlignedBuf::new(), window_at: 0 }
+    fn new(segments: &'a [Planned], index: usize) -> Option<Self> {
+        let segment = segments.get(index)?;
+        let (offset, end) = (LOG_SECTOR as u64, segment.end());
+        Some(SegmentReader { segment, index, offset, end, windows: VecDeque::new() })
     }
 
     /// The frame header at the current offset, if there is a good one whose frame lies within the segment.
-    fn header(&mut self) -> Result<Option<FrameHeader>> {
+    fn header(&mut self, ahead: &mut Ahead<'_>) -> Result<Option<FrameHeader>> {
         if self.offset >= self.end {
             return Ok(None);
         }
+        self.load(ahead, LOG_SECTOR as u64)?;
         let (salt, room) = (self.segment.header.salt, self.end - self.offset);
-        match FrameHeader::decode(self.bytes(LOG_SECTOR)?, salt) {
+        // Windows are whole sectors.
+        let sector = self.loaded(0, LOG_SECTOR as u64).next().unwrap_or_default();
+        match FrameHeader::decode(&sector, salt) {
             Ok(h) if h.frame_len() <= room => Ok(Some(h)),
             Err(e) if e.kind() != terrane_base::ErrorKind::Corruption => {
                 Err(e.with_file(self.segment.file.path()).with_offset(self.offset))
@@ -165,25 +188,18 @@ impl<'a> SegmentReader<'a> {
         }
     }
 
-    fn payload_verifies(&mut self, header: &FrameHeader) -> Result<bool> {
-        let salt = self.segment.header.salt;
-        let frame = self.bytes(header.frame_len() as usize)?;
-        Ok(header.verifies(salt, payload(frame, header)))
-    }
-
-    /// The first `n` bytes of a verified frame's payload; goes on to the next frame.
-    fn take(&mut self, header: &FrameHeader, n: usize) -> Result<&[u8]> {
-        let at = self.offset;
-        self.bytes(header.frame_len() as usize)?;
-        self.offset = at + header.frame_len();
-        let start = (at - self.window_at) as usize;
-        Ok(&payload(&self.window[start..], header)[..n])
+    /// The payload of the frame at the current offset, if it verifies.
+    fn payload(&mut self, ahead: &mut Ahead<'_>, header: &FrameHeader) -> Result<Option<Vec<Bytes>>> {
+        self.load(ahead, header.frame_len())?;
+        let pieces: Vec<Bytes> = self.loaded(FRAME_HEADER as u64, u64::from(header.payload_len)).collect();
+        let good = header.verifies_pieces(self.segment.header.salt, pieces.iter().map(|p| &p[..]));
+        Ok(good.then_some(pieces))
     }
 
     /// Looks for a good frame header, sector by sector, from the current offset on; moves behind its first sector.
-    fn search(&mut self) -> Result<Option<FrameHeader>> {
+    fn search(&mut self, ahead: &mut Ahead<'_>) -> Result<Option<FrameHeader>> {
         while self.offset < self.end {
-            let found = self.header()?;
+            let found = self.header(ahead)?;
             self.offset += LOG_SECTOR as u64;
             if found.is_some() {
                 return Ok(found);
@@ -192,24 +208,26 @@ impl<'a> SegmentReader<'a> {
         Ok(None)
     }
 
-    /// `n` bytes at the current offset; they lie within the segment.
-    fn bytes(&mut self, n: usize) -> Result<&[u8]> {
-        let window_end = self.window_at + self.window.len() as u64;
-        if self.offset < self.window_at || self.offset + n as u64 > window_end {
-            let len = (self.end - self.offset).min(n.max(WINDOW) as u64);
-            self.window.resize(len as usize);
-            self.window_at = self.offset;
-            if let Err(e) = self.segment.file.read_at(&mut self.window, self.offset) {
-                self.window.clear();
-                return Err(e);
-            }
+    /// Has `n` bytes from the current offset on in memory; they lie within the segment.
+    fn load(&mut self, ahead: &mut Ahead<'_>, n: u64) -> Result<()> {
+        let end = |(at, bytes): &(u64, Bytes)| at + bytes.len() as u64;
+        while self.windows.pop_front_if(|w| end(w) <= self.offset).is_some() {}
+        let mut to = self.windows.back().map_or(self.offset, end);
+        while to < self.offset + n {
+            let (at, bytes) = (to, ahead.read(self.index, to)?);
+            to += bytes.len() as u64;
+            self.windows.push_back((at, bytes));
         }
-        let start = (self.offset - self.window_at) as usize;
-        Ok(&self.window[start..start + n])
+        Ok(())
     }
-}
 
-fn payload<'b>(frame: &'b [u8], header: &FrameHeader) -> &'b [u8] {
-    let start = terrane_format::log::FRAME_HEADER;
-    &frame[start..start + header.payload_len as usize]
+    /// `n` bytes from `skip` behind the current offset on, as far as they are in memory.
+    fn loaded(&self, skip: u64, n: u64) -> impl Iterator<Item = Bytes> {
+        let from = self.offset + skip;
+        self.windows.iter().filter_map(move |(at, bytes)| {
+            let end = at + bytes.len() as u64;
+            let (lo, hi) = (from.clamp(*at, end), (from + n).clamp(*at, end));
+            (lo < hi).then(|| bytes.slice((lo - at) as usize..(hi - at) as usize))
+        })
+    }
 }

@@ -1,7 +1,12 @@
 //! Replaying the log into memtables, in parallel.
 //!
-//! One thread reads and verifies entries and gathers them into chunks; background tasks insert the chunks. No order is
-//! kept between chunks: an operation's sequence says where it belongs. The number of chunks in flight is bounded.
+//! One thread verifies frames and finds the entries in them, while a task reads ahead of it; other tasks verify the
+//! entries' bodies and insert them. What they get is the memory that the log was read into: the first copy of a record
+//! is the one in its memtable. No order is kept between tasks: an operation's sequence says where it belongs. The number of chunks in
+//! flight is bounded, and with it the memory.
+//!
+//! Of several errors the one that comes first in the log is reported. Those of the tasks come before the reader's, who
+//! has gone on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +20,14 @@ use terrane_format::value_ref::ValueRef;
 use terrane_media::{Media, Pool, Signal};
 
 use crate::levels::DbState;
-use crate::log::{Log, LogOptions, RecoverFrom, Recovered};
+use crate::log::{Log, LogOptions, Piece, RecoverFrom, Recovered};
 use crate::memtable::Memtable;
 use crate::tombstone::During;
 
 /// Bytes of entries that one background task inserts.
 const CHUNK: usize = 1 << 20;
 /// Chunks in flight.
-const IN_FLIGHT: usize = 8;
+const IN_FLIGHT: usize = 4;
 
 /// Where the records of a subtable go, and from which LSN on they are not in extents yet.
 struct Target {
@@ -37,7 +42,8 @@ struct Shared {
     next_subtable: u32,
     in_flight: AtomicUsize,
     done: Signal,
-    failed: Mutex<Option<Error>>,
+    /// The first error by LSN.
+    failed: Mutex<Option<(Lsn, Error)>>,
     /// Large values that records refer to, each with the end of its entry.
     values: Mutex<Vec<(Lsn, ValueRef)>>,
 }
@@ -52,8 +58,9 @@ pub(crate) struct Replayed {
 /// Entries for one task.
 #[derive(Default)]
 struct Chunk {
-    bytes: Vec<u8>,
-    entries: Vec<(Lsn, usize)>,
+    pieces: Vec<Piece>,
+    /// Bytes of memory that these keep.
+    memory: usize,
 }
 
 /// Replays everything that no extent holds into `memtables`.
@@ -85,10 +92,10 @@ pub(crate) fn replay(
         clean: state.log.clean,
     };
     let mut chunk = Chunk::default();
-    let recovered = Log::recover(media, options, from, &mut |lsn, _, body| {
-        chunk.bytes.extend_from_slice(body);
-        chunk.entries.push((lsn, body.len()));
-        if chunk.bytes.len() >= CHUNK {
+    let recovered = Log::recover(media, options, from, &mut |piece| {
+        chunk.memory += piece.memory();
+        chunk.pieces.push(piece);
+        if chunk.memory >= CHUNK {
             dispatch(media, &shared, std::mem::take(&mut chunk))?;
         }
         Ok(())
@@ -97,10 +104,8 @@ pub(crate) fn replay(
     // Whatever happened, no task may outlive this call.
     shared.done.wait_until(&**media, || shared.in_flight.load(Ordering::Acquire) == 0)?;
     sent?;
-    if let Some(e) = shared.failed.lock().take() {
-        return Err(e);
-    }
-    let log = recovered.map_err(|e| match e.kind() {
+    let failed = shared.failed.lock().take();
+    let log = failed.map_or(recovered, |(_, e)| Err(e)).map_err(|e| match e.kind() {
         ErrorKind::Corruption => e.with_hint("restore the named file, or all of the database, from a backup"),
         _ => e,
     })?;
@@ -113,7 +118,7 @@ pub(crate) fn replay(
 }
 
 fn dispatch(media: &Arc<dyn Media>, shared: &Arc<Shared>, chunk: Chunk) -> Result<()> {
-    if chunk.entries.is_empty() {
+    if chunk.pieces.is_empty() {
         return Ok(());
     }
     shared.done.wait_until(&**media, || shared.in_flight.load(Ordering::Acquire) < IN_FLIGHT)?;
@@ -123,9 +128,11 @@ fn dispatch(media: &Arc<dyn Media>, shared: &Arc<Shared>, chunk: Chunk) -> Resul
         Pool::Flush,
         "replay",
         Box::new(move || {
-            if let Err(e) = shared.insert(&chunk) {
-                shared.failed.lock().get_or_insert(e);
+            if let Err(e) = chunk.pieces.iter().try_for_each(|p| shared.insert(p)) {
+                shared.fail(e);
             }
+            // The memory can be read into again before the next chunk is let in.
+            drop(chunk);
             shared.in_flight.fetch_sub(1, Ordering::AcqRel);
             shared.done.notify_all();
         }),
@@ -134,37 +141,111 @@ fn dispatch(media: &Arc<dyn Media>, shared: &Arc<Shared>, chunk: Chunk) -> Resul
 }
 
 impl Shared {
-    fn insert(&self, chunk: &Chunk) -> Result<()> {
-        let mut at = 0;
-        for &(lsn, len) in &chunk.entries {
-            let body = &chunk.bytes[at..at + len];
-            at += len;
-            for (i, op) in Ops::new(body).enumerate() {
-                let op = op.map_err(|e| e.context(format!("log record at LSN {lsn}")))?;
-                match self.targets.get(&op.subtable) {
-                    Some(t) if lsn >= t.persisted => {
-                        if op.kind == Kind::ValueRef {
-                            let value = ValueRef::decode(op.value)?;
-                            self.values.lock().push((lsn + entry_len(len), value));
-                        }
-                        let seq = lsn + 1 + i as u64;
-                        t.memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Replay)?;
+    fn fail(&self, (lsn, e): (Lsn, Error)) {
+        let mut failed = self.failed.lock();
+        if failed.as_ref().is_none_or(|(first, _)| lsn < *first) {
+            *failed = Some((lsn, e));
+        }
+    }
+
+    /// Inserts the entries of a piece. An error comes with the LSN of its entry.
+    fn insert(&self, piece: &Piece) -> std::result::Result<(), (Lsn, Error)> {
+        for (header, body) in piece.entries() {
+            let inserted = body.and_then(|body| self.insert_entry(header.lsn, body));
+            inserted.map_err(|e| {
+                let e = if e.kind() == ErrorKind::Corruption { piece.placed(e) } else { e };
+                (header.lsn, e)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn insert_entry(&self, lsn: Lsn, body: &[u8]) -> Result<()> {
+        for (i, op) in Ops::new(body).enumerate() {
+            let op = op.map_err(|e| e.context(format!("log record at LSN {lsn}")))?;
+            match self.targets.get(&op.subtable) {
+                Some(t) if lsn >= t.persisted => {
+                    if op.kind == Kind::ValueRef {
+                        let value = ValueRef::decode(op.value)?;
+                        self.values.lock().push((lsn + entry_len(body.len()), value));
                     }
-                    Some(_) => {}
-                    None if op.subtable.0 >= self.next_subtable => {
-                        return Err(Error::new(
-                            ErrorKind::Corruption,
-                            format!(
-                                "the log record at LSN {lsn} names subtable {}, which never existed",
-                                op.subtable
-                            ),
-                        ));
-                    }
-                    // Dropped meanwhile.
-                    None => {}
+                    let seq = lsn + 1 + i as u64;
+                    t.memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Replay)?;
                 }
+                Some(_) => {}
+                None if op.subtable.0 >= self.next_subtable => {
+                    return Err(Error::new(
+                        ErrorKind::Corruption,
+                        format!(
+                            "the log record at LSN {lsn} names subtable {}, which never existed",
+                            op.subtable
+                        ),
+                    ));
+                }
+                // Dropped meanwhile.
+                None => {}
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use terrane_format::batch::{EntryHeader, EntryKind, body_crc};
+    use terrane_format::manifest::LogPosition;
+    use terrane_media::sim::SimMedia;
+
+    use super::*;
+    use crate::log::FIRST_LSN;
+
+    #[test]
+    fn of_two_damaged_bodies_the_first_is_reported_with_its_file() {
+        let media: Arc<dyn Media> = SimMedia::new(1);
+        media.create_dir_all(Path::new("/db")).unwrap();
+        let options =
+            LogOptions { segment_bytes: 2 << 20, tail_bytes: 1 << 20, ..LogOptions::new("/db", [7; 16]) };
+        let mut state = DbState::default();
+        let from = |state: &DbState| RecoverFrom {
+            lsn: FIRST_LSN,
+            durable: FIRST_LSN,
+            generation: state.log.generation,
+            clean: false,
+        };
+        let recovered = Log::recover(&media, &options, from(&state), &mut |_| Ok(())).unwrap();
+        let log = Log::start(media.clone(), options.clone(), 1, recovered).unwrap();
+        let body = vec![0; 100 << 10];
+        let mut damaged = Vec::new();
+        for i in 0..100 {
+            let lsn = log.advanced_lsn();
+            let header = EntryHeader {
+                kind: EntryKind::NoOp,
+                body_len: body.len() as u32,
+                count: 0,
+                lsn,
+                generation: 1,
+                body_crc: body_crc(&[&body]),
+            };
+            let header = match i {
+                20 | 80 => {
+                    damaged.push(lsn);
+                    EntryHeader { kind: EntryKind::Batch, body_crc: header.body_crc ^ 1, ..header }
+                }
+                _ => header,
+            };
+            let _admission = log.admit(header.entry_len()).unwrap();
+            log.write(lsn, &[&header.encode(), &body]).unwrap();
+            log.advance(header.end());
+        }
+        log.close().unwrap();
+        drop(log);
+
+        state.log = LogPosition { generation: 1, ..state.log };
+        let Err(e) = replay(&media, &options, &state, &HashMap::new()) else { panic!("no damage") };
+        assert_eq!(e.kind(), ErrorKind::Corruption);
+        assert!(e.message().contains(&format!("the batch at LSN {}", damaged[0])), "{e}");
+        assert!(e.file().is_some() && e.offset().is_some() && e.hint().is_some(), "{e}");
     }
 }

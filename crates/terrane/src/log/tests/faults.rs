@@ -107,6 +107,7 @@ fn values_that_cannot_be_flushed_keep_the_records_that_refer_to_them_out_of_the_
     use terrane_base::Error;
 
     let rig = Rig::new(8).unwrap();
+    rig.media.run_all();
     let from = RecoverFrom { ..rig.told.lock().unwrap().from };
     let media: Arc<dyn terrane_media::Media> = rig.media.clone();
     let calls = Arc::new(AtomicUsize::new(0));
@@ -116,7 +117,7 @@ fn values_that_cannot_be_flushed_keep_the_records_that_refer_to_them_out_of_the_
         _ => Err(Error::new(ErrorKind::Io, "the values were not flushed")),
     });
     let options = LogOptions { before_write, ..super::rig::options() };
-    let recovered = Log::recover(&media, &options, from, &mut |_, _, _| Ok(())).unwrap();
+    let recovered = Log::recover(&media, &options, from, &mut |_| Ok(())).unwrap();
     rig.told.lock().unwrap().from.generation = 9;
     let log = Log::start(media, options, 9, recovered).unwrap();
     let mut rig = Rig { log, ..rig };

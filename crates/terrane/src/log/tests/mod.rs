@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods)]
 
+mod ahead;
 mod crashes;
 mod damage;
 mod faults;

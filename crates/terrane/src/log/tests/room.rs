@@ -131,6 +131,7 @@ fn sizes_may_change_from_one_open_to_the_next() {
         for _ in 0..4 {
             rig.append(2000).unwrap();
         }
+        rig.media.run_all();
         told = rig.told.lock().unwrap().clone();
         let media: Arc<dyn Media> = rig.media.clone();
         let options =

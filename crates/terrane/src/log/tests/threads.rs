@@ -22,7 +22,7 @@ fn body(lsn: Lsn) -> Vec<u8> {
 /// Stores and orders entries from several threads; some of them flush. Then reads all back.
 fn stress(media: Arc<dyn Media>, options: LogOptions, rounds: u64) {
     let from = RecoverFrom { lsn: FIRST_LSN, durable: FIRST_LSN, generation: 0, clean: false };
-    let recovered = Log::recover(&media, &options, from, &mut |_, _, _| Ok(())).unwrap();
+    let recovered = Log::recover(&media, &options, from, &mut |_| Ok(())).unwrap();
     let log = Log::start(media.clone(), options.clone(), 1, recovered).unwrap();
     let reserved = Mutex::new(FIRST_LSN);
     let count = AtomicU64::new(0);
@@ -71,11 +71,13 @@ fn stress(media: Arc<dyn Media>, options: LogOptions, rounds: u64) {
     let mut next = FIRST_LSN;
     let from = RecoverFrom { generation: 1, ..from };
     let mut entries = 0;
-    let recovered = Log::recover(&media, &options, from, &mut |lsn, header, bytes| {
-        entries += 1;
-        assert_eq!(lsn, next);
-        assert!(bytes == body(lsn), "LSN {lsn}");
-        next = header.end();
+    let recovered = Log::recover(&media, &options, from, &mut |piece| {
+        for (header, bytes) in piece.entries() {
+            entries += 1;
+            assert_eq!(header.lsn, next);
+            assert!(bytes? == body(header.lsn), "LSN {next}");
+            next = header.end();
+        }
         Ok(())
     })
     .unwrap();
