@@ -6,6 +6,10 @@
 //! `advanced`, `written` and `durable` only grow, in this order of size. Nobody waits at a signal while holding the lock:
 //! on a simulated machine the waiter runs the very tasks that take it.
 //!
+//! Two segments' worth of stream at most waits unflushed, give or take what is written meanwhile: a recovery writes again
+//! all that was not proved durable, and nobody need ever have asked for a flush. Memtables that are written out have the
+//! log flushed more often than that, unless they are large.
+//!
 //! Advancing costs two stores and a fence. The drain flag keeps at most one task queued: it is taken by a swap before a
 //! task is spawned, and given up by a swap before the task looks for the last time, so one of the two sees the other.
 
@@ -55,7 +59,7 @@ impl Shared {
     }
 
     fn drain_task(self: &Arc<Self>) {
-        let drained = self.drain_full_frames();
+        let drained = self.drain_full_frames().and_then(|()| self.flush_if_due());
         self.draining.swap(false, Ordering::AcqRel);
         // After an error nothing is gained by trying again at once: who needs it drained will, and hear of it.
         if drained.is_ok() {
@@ -69,6 +73,23 @@ impl Shared {
         let full = self.options.full_payload() as u64;
         let behind = self.advanced.load(Ordering::Acquire) - writer.written();
         self.write_out(&mut writer, behind / full * full)
+    }
+
+    /// Flushes what is written, if there is much of it.
+    fn flush_if_due(&self) -> Result<()> {
+        let durable = self.durable.load(Ordering::Acquire);
+        if self.written.load(Ordering::Acquire) - durable < 2 * self.options.segment_bytes {
+            return Ok(());
+        }
+        self.flush(&mut self.writer.lock())
+    }
+
+    /// Flushes what is written. Failing poisons.
+    fn flush(&self, writer: &mut Writer) -> Result<()> {
+        self.check_poison()?;
+        writer.sync().inspect_err(|e| self.poison(e))?;
+        self.durable.store(writer.written(), Ordering::Release);
+        Ok(())
     }
 
     /// Writes out everything.
@@ -128,12 +149,7 @@ impl Shared {
         }
         let behind = self.advanced.load(Ordering::Acquire) - writer.written();
         self.write_out(&mut writer, behind)?;
-        if let Err(e) = writer.sync() {
-            self.poison(&e);
-            return Err(e);
-        }
-        self.durable.store(writer.written(), Ordering::Release);
-        Ok(())
+        self.flush(&mut writer)
     }
 
     /// Waits until the ring has a place for everything below `end`.

@@ -190,3 +190,13 @@ fn a_damaged_body_in_a_good_frame_is_reported_with_its_place() {
     let len = media.open(e.file().expect("file"), OpenMode::READ).unwrap().len().unwrap();
     assert!(e.offset().is_some_and(|o| o <= len && o % 4096 == 0), "{e}");
 }
+
+#[test]
+fn a_log_that_nobody_flushes_is_flushed_when_two_segments_wait() {
+    let (sim, media, options) = simulated();
+    let log = fill(&media, &options, None);
+    sim.run_all();
+    let (durable, written) = (log.durable_lsn(), log.advanced_lsn());
+    assert!(durable > FIRST_LSN, "of {written}");
+    assert!(written - durable < 2 * options.segment_bytes + options.tail_bytes as u64);
+}
