@@ -3,10 +3,10 @@
 //! # How
 //! 1. Files without a good header become spares.
 //! 2. A new generation begins at the LSN up to which the old ones are *proved* durable. Everything from there to the end
-//!    is written again, as frames of the new generation: what lay in segments without proof (about two segments at most, see
-//!    [`super::drain`]) as well as what only the tail had. Its first segment has no header yet. Where the log is short, or spread over many segments that are
-//!    nearly empty, the generation takes in all that is needed instead, so that opening again and again does not take
-//!    one segment each time.
+//!    is written again, as frames of the new generation: what lay in segments without proof (about two segments at most,
+//!    see [`super::drain`]) as well as what only the tail had. Its first segment has no header yet. Where the log is
+//!    short, or spread over many segments that are nearly empty, the generation takes in all that is needed instead, so
+//!    that opening again and again does not take one segment each time.
 //! 3. These frames are flushed; then that first header is written and flushed.
 //! 4. All other files that hold nothing needed (void, or older than what is) have their headers wiped and become spares.
 //!    The tail gets the new generation and is empty.

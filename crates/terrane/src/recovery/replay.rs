@@ -2,8 +2,8 @@
 //!
 //! One thread verifies frames and finds the entries in them, while a task reads ahead of it; other tasks verify the
 //! entries' bodies and insert them. What they get is the memory that the log was read into: the first copy of a record
-//! is the one in its memtable. No order is kept between tasks: an operation's sequence says where it belongs. The number of chunks in
-//! flight is bounded, and with it the memory.
+//! is the one in its memtable. No order is kept between tasks: an operation's sequence says where it belongs. The number
+//! of chunks in flight is bounded, and with it the memory.
 //!
 //! Of several errors the one that comes first in the log is reported. Those of the tasks come before the reader's, who
 //! has gone on.
