@@ -143,7 +143,7 @@ impl<'a> Ahead<'a> {
             self.asked.push_back(Asked { place, slot: slot.clone() });
             self.shared.unended.fetch_add(1, Ordering::Relaxed);
             let (order, file) = (Order { slot, shared: self.shared.clone() }, segment.file.clone());
-            self.media.spawn(Pool::Log, "read the log ahead", Box::new(move || order.read(at, len, file)));
+            self.media.spawn(Pool::Io, "read the log ahead", Box::new(move || order.read(at, len, file)));
         }
     }
 
