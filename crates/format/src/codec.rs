@@ -34,6 +34,14 @@ pub fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     {
         return Some((u64::from(b), 1));
     }
+    if let Some(&eight) = bytes.first_chunk::<8>() {
+        let word = u64::from_le_bytes(eight);
+        let stops = !word & 0x8080_8080_8080_8080;
+        if stops != 0 {
+            let len = stops.trailing_zeros() / 8 + 1;
+            return Some((gather(word & (u64::MAX >> (64 - 8 * len))), len as usize));
+        }
+    }
     let mut v = 0u64;
     for (i, &b) in bytes.iter().enumerate().take(10) {
         if i == 9 && b > 1 {
@@ -45,6 +53,15 @@ pub fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
         }
     }
     None
+}
+
+/// The low seven bits of each byte, side by side.
+#[inline]
+fn gather(bytes: u64) -> u64 {
+    let by_7 = bytes & 0x7f7f_7f7f_7f7f_7f7f;
+    let by_14 = by_7 & 0x007f_007f_007f_007f | (by_7 & 0x7f00_7f00_7f00_7f00) >> 1;
+    let by_28 = by_14 & 0x0000_3fff_0000_3fff | (by_14 & 0x3fff_0000_3fff_0000) >> 2;
+    by_28 & 0x0fff_ffff | (by_28 & 0x0fff_ffff_0000_0000) >> 4
 }
 
 /// Reads fields one after another from a byte slice; every read is bounds-checked and typed.
@@ -125,18 +142,22 @@ impl<'a> Reader<'a> {
                 self.pos += n;
                 Ok(v)
             }
-            None => Err(Error::corruption("bad varint").with_offset(self.pos as u64)),
+            None => Err(self.bad_varint()),
         }
     }
 
+    #[cold]
+    fn bad_varint(&self) -> Error {
+        Error::corruption("bad varint").with_offset(self.pos as u64)
+    }
+
     /// A varint that must fit in `max`; `what` names it in the error.
+    #[inline]
     pub fn varint_max(&mut self, max: u64, what: &str) -> Result<u64> {
         let at = self.pos;
         let v = self.varint()?;
         if v > max {
-            return Err(
-                Error::corruption(format!("{what} is {v}, above the limit {max}")).with_offset(at as u64)
-            );
+            return Err(above(what, v, max).with_offset(at as u64));
         }
         Ok(v)
     }
@@ -164,6 +185,11 @@ impl<'a> Reader<'a> {
     }
 }
 
+#[cold]
+fn above(what: &str, v: u64, max: u64) -> Error {
+    Error::corruption(format!("{what} is {v}, above the limit {max}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +203,8 @@ mod tests {
                 assert_eq!(out.len(), varint_len(v), "{v}");
                 assert_eq!(read_varint(&out), Some((v, out.len())));
                 assert_eq!(read_varint(&out[..out.len() - 1]), None);
+                out.extend_from_slice(&[0xff; 8]);
+                assert_eq!(read_varint(&out), Some((v, varint_len(v))), "with more behind it");
             }
         }
         assert_eq!(read_varint(&[0xff; 11]), None);

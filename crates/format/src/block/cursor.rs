@@ -5,12 +5,12 @@
 //! took from the key (*the trail*); further steps back only undo that. Both buffers are reused: a warm cursor does not
 //! allocate.
 
-use std::cmp::Ordering;
 use std::ops::Range;
 
-use terrane_base::{Result, Seq};
+use terrane_base::{Error, Result, Seq};
 
 use super::Block;
+use super::lookup::LeafWalk;
 use super::view::{Record, bad};
 use crate::Kind;
 
@@ -36,6 +36,32 @@ struct Place {
     next: u32,
 }
 
+/// The record behind a cursor's.
+#[derive(Clone, Copy, Debug)]
+pub struct Peek<'a> {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its sequence.
+    pub seq: Seq,
+    /// Its key, but for the first [`Peek::shared`] bytes.
+    pub suffix: &'a [u8],
+    record: Record,
+}
+
+impl Peek<'_> {
+    /// How many bytes of the cursor's key its key begins with, at least.
+    #[inline]
+    pub fn shared(&self) -> usize {
+        self.record.shared as usize
+    }
+
+    /// Where it ends in the block's bytes, and the one behind it begins.
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.record.next as usize
+    }
+}
+
 /// How to get back to the record before.
 #[derive(Clone, Copy, Debug)]
 struct Step {
@@ -44,6 +70,9 @@ struct Step {
     shared: u32,
     cut_start: usize,
 }
+
+/// Most leaves whose heads a seek announces; of more, it looks at few.
+const LEAVES_TOLD: u32 = 16;
 
 const NOWHERE: Place = Place { kind: Kind::Put, value: 0, next: 0 };
 
@@ -84,16 +113,52 @@ impl BlockCursor {
     /// # Errors
     /// Damaged bytes or a kind that this version does not know; so for all methods that move.
     pub fn seek(&mut self, block: Block<'_>, key: &[u8], seq: Seq) -> Result<()> {
+        self.seek_telling(block, key, seq, |_| ())
+    }
+
+    /// [`BlockCursor::seek`], which tells `soon` about bytes of the block that it is going to look at, for whoever can have
+    /// them brought near meanwhile. They need not lie within the block.
+    ///
+    /// # Errors
+    /// As [`BlockCursor::seek`].
+    pub fn seek_telling(
+        &mut self,
+        block: Block<'_>,
+        key: &[u8],
+        seq: Seq,
+        soon: impl Fn(usize),
+    ) -> Result<()> {
         self.clear();
         if block.rows() == 0 {
             return Ok(());
         }
-        let leaf = block.leaves_before(key, seq, false)?.saturating_sub(1);
-        self.enter_leaf(block, leaf)?;
-        while self.valid && self.cmp(key, seq).is_lt() {
-            self.next(block)?;
+        if block.leaves() <= LEAVES_TOLD {
+            (0..block.leaves())
+                .filter_map(|leaf| block.leaf_start(leaf).ok())
+                .for_each(|at| soon(at as usize));
         }
-        Ok(())
+        let behind = block.leaves_before(key, seq, false)?;
+        let leaf = behind.saturating_sub(1);
+        let start = block.leaf_start(leaf)?;
+        let end = if leaf + 1 < block.leaves() { block.leaf_start(leaf + 1)? } else { block.records_end() };
+        // If its records are of one size, this is where they begin.
+        let size = end.saturating_sub(start) / block.leaf_records();
+        (1..block.leaf_records()).for_each(|n| soon((start + n * size) as usize));
+
+        let mut walk = LeafWalk::new(block, leaf, key)?;
+        while let Some((order, record)) = walk.next()? {
+            let position = walk.position - 1;
+            if order.is_gt() || order.is_eq() && block.seq_at(position)? <= seq {
+                // It is the first one that does not sort before the key, so what it shares with the one before it, it
+                // shares with the key.
+                self.key.clear();
+                self.key.reserve(key.len());
+                self.key.extend_from_slice(key.get(..record.shared as usize).unwrap_or_default());
+                return self.take_up(block, record, position);
+            }
+        }
+        // All records of the leaf are before it, so it is the head of the next one.
+        if (1..block.leaves()).contains(&behind) { self.enter_leaf(block, behind) } else { Ok(()) }
     }
 
     /// Moves to the last record at or before `(key, seq)`.
@@ -105,15 +170,11 @@ impl BlockCursor {
         let Some(leaf) = block.leaves_before(key, seq, true)?.checked_sub(1) else {
             return Ok(());
         };
-        let last = leaf_end(block, leaf) - 1;
-        self.enter_leaf(block, leaf)?;
-        while self.position < last {
-            self.step_on_trail(block)?;
-            if self.cmp(key, seq).is_gt() {
-                return self.prev(block);
-            }
-        }
-        Ok(())
+        self.key.clear();
+        self.key.reserve(key.len());
+        let walked = self.walk_up_to(block, LeafWalk::new(block, leaf, key)?, seq);
+        self.valid &= walked.is_ok();
+        walked
     }
 
     /// Moves to the first record.
@@ -157,6 +218,47 @@ impl BlockCursor {
             return Ok(());
         }
         self.load(block, self.at.next, self.position + 1)
+    }
+
+    /// What the next record is, without going there; `None` at the last one.
+    ///
+    /// # Errors
+    /// As [`BlockCursor::seek`].
+    #[inline]
+    pub fn peek<'a>(&self, block: Block<'a>) -> Result<Option<Peek<'a>>> {
+        let position = self.position + 1;
+        if !self.valid || position >= block.rows() {
+            return Ok(None);
+        }
+        let record = block.record_at(self.at.next)?;
+        Ok(Some(Peek {
+            kind: Kind::from_u8(record.kind)?,
+            seq: block.seq_at(position)?,
+            suffix: block.slice(record.suffix, record.value),
+            record,
+        }))
+    }
+
+    /// Moves to the record that [`BlockCursor::peek`] has just shown.
+    ///
+    /// # Errors
+    /// As [`BlockCursor::seek`].
+    #[inline]
+    pub fn go_to(&mut self, next: Peek<'_>) -> Result<()> {
+        let shared = next.record.shared as usize;
+        if shared > self.key.len() {
+            self.valid = false;
+            return Err(shares_too_much(next.record));
+        }
+        if !self.trail.is_empty() {
+            self.forget_trail();
+        }
+        self.key.truncate(shared);
+        self.key.extend_from_slice(next.suffix);
+        self.seq = next.seq;
+        self.at = Place { kind: next.kind, value: next.record.value, next: next.record.next };
+        self.position += 1;
+        Ok(())
     }
 
     /// Moves to the previous record; at the first one the cursor becomes invalid.
@@ -228,10 +330,6 @@ impl BlockCursor {
         block.slice(self.at.value, self.at.next)
     }
 
-    fn cmp(&self, key: &[u8], seq: Seq) -> Ordering {
-        self.key.as_slice().cmp(key).then_with(|| seq.cmp(&self.seq))
-    }
-
     fn forget_trail(&mut self) {
         self.trail.clear();
         self.cut.clear();
@@ -241,6 +339,18 @@ impl BlockCursor {
         self.forget_trail();
         self.key.clear();
         self.load(block, block.leaf_start(leaf)?, leaf * block.leaf_records())
+    }
+
+    /// Walks to the last record of a leaf that is at or before the searched key and `seq`.
+    fn walk_up_to(&mut self, block: Block<'_>, mut walk: LeafWalk<'_, '_>, seq: Seq) -> Result<()> {
+        while let Some((order, record)) = walk.next()? {
+            let position = walk.position - 1;
+            if order.is_gt() || order.is_eq() && block.seq_at(position)? < seq {
+                break;
+            }
+            self.take_up(block, record, position)?;
+        }
+        Ok(())
     }
 
     /// Walks to record `target` from the start of its leaf, leaving a trail.
@@ -272,9 +382,10 @@ impl BlockCursor {
     /// Makes the cursor valid at `record`; the key buffer holds the key of the record before it.
     #[inline]
     fn take_up(&mut self, block: Block<'_>, record: Record, position: u32) -> Result<()> {
+        self.valid = false;
         let shared = record.shared as usize;
         if shared > self.key.len() {
-            return Err(bad("has a key that shares more than there is", record.suffix as usize));
+            return Err(shares_too_much(record));
         }
         self.key.truncate(shared);
         self.key.extend_from_slice(block.slice(record.suffix, record.value));
@@ -286,7 +397,7 @@ impl BlockCursor {
     }
 }
 
-/// The number of the first record behind `leaf`.
-fn leaf_end(block: Block<'_>, leaf: u32) -> u32 {
-    block.rows().min((leaf + 1) * block.leaf_records())
+#[cold]
+fn shares_too_much(record: Record) -> Error {
+    bad("has a key that shares more than there is", record.suffix as usize)
 }

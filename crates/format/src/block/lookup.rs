@@ -53,6 +53,8 @@ fn found<'a>(block: Block<'a>, record: Record, seq: Seq) -> Result<(Seq, Kind, &
 pub(crate) struct Floor<'a> {
     pub position: u32,
     pub value: &'a [u8],
+    /// Where it ends.
+    pub end: u32,
     /// The value of the record behind it, if that has the searched key.
     pub next: Option<&'a [u8]>,
 }
@@ -65,15 +67,16 @@ pub(crate) fn floor<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option
     let behind = block.leaves_before(key, seq, true)?;
     let Some(leaf) = behind.checked_sub(1) else {
         let (record, _) = block.leaf_head(0)?;
-        return Ok(Some(Floor { position: 0, value: block.slice(record.value, record.next), next: None }));
+        let value = block.slice(record.value, record.next);
+        return Ok(Some(Floor { position: 0, value, end: record.next, next: None }));
     };
     let mut walk = LeafWalk::new(block, leaf, key)?;
-    let mut floor = Floor { position: walk.position, value: &[], next: None };
+    let mut floor = Floor { position: walk.position, value: &[], end: 0, next: None };
     while let Some((order, record)) = walk.next()? {
         let position = walk.position - 1;
         let value = block.slice(record.value, record.next);
         if order.is_lt() || order.is_eq() && block.seq_at(position)? >= seq {
-            (floor.position, floor.value) = (position, value);
+            (floor.position, floor.value, floor.end) = (position, value, record.next);
         } else {
             floor.next = order.is_eq().then_some(value);
             return Ok(Some(floor));
@@ -94,24 +97,25 @@ fn head_of(block: Block<'_>, leaf: u32, key: &[u8]) -> Result<Option<Record>> {
 
 /// Walks a leaf and says of each record whether its key is before, at or behind the searched one. To be left at the
 /// first record behind it.
-struct LeafWalk<'a, 'k> {
+pub(super) struct LeafWalk<'a, 'k> {
     block: Block<'a>,
     key: &'k [u8],
     matched: usize,
     at: u32,
-    position: u32,
+    /// The number of the record that comes next.
+    pub(super) position: u32,
     end: u32,
 }
 
 impl<'a, 'k> LeafWalk<'a, 'k> {
-    fn new(block: Block<'a>, leaf: u32, key: &'k [u8]) -> Result<Self> {
+    pub(super) fn new(block: Block<'a>, leaf: u32, key: &'k [u8]) -> Result<Self> {
         let position = leaf * block.leaf_records();
         let end = block.rows().min(position + block.leaf_records());
         Ok(LeafWalk { block, key, matched: 0, at: block.leaf_start(leaf)?, position, end })
     }
 
     #[inline]
-    fn next(&mut self) -> Result<Option<(Ordering, Record)>> {
+    pub(super) fn next(&mut self) -> Result<Option<(Ordering, Record)>> {
         if self.position == self.end {
             return Ok(None);
         }

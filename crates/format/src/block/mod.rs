@@ -40,7 +40,7 @@ use terrane_base::{Error, Result};
 
 pub use builder::{BlockBuilder, FinishedBlock};
 pub use compression::{Compression, Compressor, decompress};
-pub use cursor::BlockCursor;
+pub use cursor::{BlockCursor, Peek};
 pub use lookup::get;
 pub(crate) use lookup::{Floor, floor};
 pub use view::{Block, BlockShape};
@@ -103,7 +103,9 @@ impl BlockForm {
 
 /// Length of the prefix that two keys have in common.
 #[inline]
-fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let len = a.len().min(b.len());
+    let (a, b) = (&a[..len], &b[..len]);
     let mut n = 0;
     for (x, y) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0) {
         let diff = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
@@ -112,5 +114,10 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
         }
         n += 8;
     }
-    n + a[n..].iter().zip(&b[n..]).take_while(|(x, y)| x == y).count()
+    // What is left of a longer key is compared with some of what was compared already.
+    if let (Some(x), Some(y)) = (a.last_chunk::<8>(), b.last_chunk::<8>()) {
+        let diff = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
+        return if diff == 0 { len } else { len - 8 + diff.trailing_zeros() as usize / 8 };
+    }
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }

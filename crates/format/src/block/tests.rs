@@ -104,11 +104,27 @@ proptest! {
         }
         prop_assert!(!c.valid());
         c.seek_first(b).unwrap();
-        for r in &records {
+        for (i, r) in records.iter().enumerate() {
             prop_assert_eq!(at(&c, b), Some(r.clone()));
-            c.next(b).unwrap();
+            let peek = c.peek(b).unwrap();
+            prop_assert_eq!(peek.map(|p| (p.kind, p.seq)), records.get(i + 1).map(|r| (r.kind, r.seq)));
+            // Every other step by what was seen.
+            match peek.filter(|_| i % 2 == 0) {
+                Some(next) => c.go_to(next).unwrap(),
+                None => c.next(b).unwrap(),
+            }
         }
         prop_assert!(!c.valid());
+        prop_assert!(c.peek(b).unwrap().is_none());
+    }
+
+    #[test]
+    fn common_prefixes_are_as_long_as_they_are(a in keys(), b in keys(), n in 0..24usize) {
+        let both = [&a[..a.len().min(n)], &b].concat();
+        for (x, y) in [(&a, &b), (&a, &both), (&both, &both)] {
+            let want = x.iter().zip(y).take_while(|(x, y)| x == y).count();
+            prop_assert_eq!(common_prefix(x, y), want);
+        }
     }
 
     #[test]
@@ -228,6 +244,7 @@ fn exercise(bytes: &[u8], key: &[u8], seq: Seq) {
     let _ = c.seek_first(b);
     while c.valid() {
         let _ = get(b, c.key(), c.seq());
+        let _ = c.peek(b).map(|p| p.map(|p| c.clone().go_to(p)));
         let _ = (c.value(b), c.next(b));
         steps += 1;
     }

@@ -40,7 +40,7 @@ pub struct BlockShape {
 
 /// A record's place in its block. All offsets are within the bytes in front of the sequence column.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
+pub(crate) struct Record {
     pub kind: u8,
     /// Bytes of the key that are those of the key before it.
     pub shared: u32,
@@ -134,7 +134,7 @@ impl<'a> Block<'a> {
 
     /// The bytes from `from` to `to`; empty where they are not within the block.
     #[inline]
-    pub(super) fn slice(&self, from: u32, to: u32) -> &'a [u8] {
+    pub(crate) fn slice(&self, from: u32, to: u32) -> &'a [u8] {
         self.bytes.get(from as usize..to as usize).unwrap_or_default()
     }
 
@@ -148,13 +148,13 @@ impl<'a> Block<'a> {
     }
 
     #[inline]
-    pub(super) fn leaf_records(&self) -> u32 {
+    pub(crate) fn leaf_records(&self) -> u32 {
         self.shape.leaf_records
     }
 
     /// Where the first record of `leaf` lies.
     #[inline]
-    pub(super) fn leaf_start(&self, leaf: u32) -> Result<u32> {
+    pub(crate) fn leaf_start(&self, leaf: u32) -> Result<u32> {
         let directory = self.shape.directory as usize;
         let found = if self.shape.wide {
             self.bytes
@@ -187,11 +187,16 @@ impl<'a> Block<'a> {
 
     /// The record that lies at `at`.
     #[inline]
-    pub(super) fn record_at(&self, at: u32) -> Result<Record> {
+    pub(crate) fn record_at(&self, at: u32) -> Result<Record> {
         let records = self.bytes.get(at as usize..self.shape.column as usize).unwrap_or_default();
         let (kind, shared, suffix_len, value_len, header) = match *records {
             [kind, shared, suffix, value, ..] if (shared | suffix | value) < 0x80 => {
                 (kind, u64::from(shared), u64::from(suffix), u64::from(value), 4)
+            }
+            // Values of 128 bytes to 16 KiB.
+            [kind, shared, suffix, low, high, ..] if (shared | suffix | high) < 0x80 => {
+                let value = u64::from(low & 0x7f) | u64::from(high) << 7;
+                (kind, u64::from(shared), u64::from(suffix), value, 5)
             }
             _ => match long_header(records) {
                 Some(h) => h,
@@ -224,13 +229,29 @@ impl<'a> Block<'a> {
         Ok((record, self.slice(record.suffix, record.value)))
     }
 
+    /// The key of [`Block::leaf_head`] alone.
+    #[inline]
+    fn leaf_key(&self, leaf: u32) -> Result<&'a [u8]> {
+        let at = self.leaf_start(leaf)?;
+        let records = self.bytes.get(at as usize..self.shape.column as usize).unwrap_or_default();
+        let (header, len) = match *records {
+            [_, 0, suffix, value, ..] if (suffix | value) < 0x80 => (4, suffix),
+            [_, 0, suffix, _, high, ..] if (suffix | high) < 0x80 => (5, suffix),
+            _ => return Ok(self.leaf_head(leaf)?.1),
+        };
+        match records.get(header..header + usize::from(len)) {
+            Some(key) => Ok(key),
+            None => Err(bad("has a record that does not fit", at as usize)),
+        }
+    }
+
     /// How many leaves start before `(key, seq)`; with `inclusive`, at or before it.
     #[inline]
     pub(super) fn leaves_before(&self, key: &[u8], seq: Seq, inclusive: bool) -> Result<u32> {
         let (mut lo, mut hi) = (0, self.shape.leaves);
         while lo < hi {
             let mid = lo.midpoint(hi);
-            let before = match self.leaf_head(mid)?.1.cmp(key) {
+            let before = match compare(self.leaf_key(mid)?, key) {
                 Ordering::Less => true,
                 Ordering::Greater => false,
                 Ordering::Equal => {
@@ -260,6 +281,17 @@ impl BlockShape {
         }
         Ok(Block { bytes, shape: *self })
     }
+}
+
+/// As slices compare, but most keys that differ do so in what one load gets.
+#[inline]
+fn compare(a: &[u8], b: &[u8]) -> Ordering {
+    if let (Some(x), Some(y)) = (a.first_chunk::<8>(), b.first_chunk::<8>())
+        && x != y
+    {
+        return u64::from_be_bytes(*x).cmp(&u64::from_be_bytes(*y));
+    }
+    a.cmp(b)
 }
 
 #[cold]

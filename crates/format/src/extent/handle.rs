@@ -35,6 +35,28 @@ pub struct BlockHandle {
     pub filter_len: u32,
 }
 
+/// The part of a [`BlockHandle`] that finds the block where it is in memory already; costs a fraction of the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSpan {
+    /// First byte of the block, from the extent's start.
+    pub offset: u32,
+    /// Uncompressed length in bytes.
+    pub raw_len: u32,
+}
+
+impl BlockSpan {
+    /// Decodes it from the encoded form of a handle.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`] if that is cut short.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new(bytes);
+        let offset = number(&mut r, "block offset")?;
+        number(&mut r, "stored length")?;
+        Ok(BlockSpan { offset, raw_len: number(&mut r, "raw length")? })
+    }
+}
+
 const VALUE_REFS: u8 = 1;
 
 impl BlockHandle {

@@ -7,7 +7,7 @@
 
 use terrane_base::{Error, Result, Seq};
 
-use super::{BlockHandle, ExtentMeta};
+use super::{BlockHandle, BlockSpan, ExtentMeta};
 use crate::block::{Block, BlockCursor, Floor, floor};
 
 /// An extent's index over borrowed bytes.
@@ -64,7 +64,7 @@ impl<'a> Index<'a> {
     /// # Errors
     /// [`terrane_base::ErrorKind::Corruption`] for damaged bytes; so for everything here.
     pub fn find(&self, key: &[u8], seq: Seq) -> Result<Option<Found>> {
-        let Some(Floor { position, value, next }) = floor(self.block, key, seq)? else {
+        let Some(Floor { position, value, next, .. }) = floor(self.block, key, seq)? else {
             return Ok(None);
         };
         let then = next.map(BlockHandle::decode).transpose()?;
@@ -104,6 +104,118 @@ impl<'a> Index<'a> {
         }
         if (rows, deletes, raw, self.len()) != (meta.rows, meta.deletes, meta.raw_bytes, meta.blocks) {
             return wrong("the totals are not those of its blocks");
+        }
+        Ok(())
+    }
+}
+
+/// A position in an index that does without the entry's key, for whoever wants blocks and nothing else of it. Detached from
+/// the index's lifetime like [`BlockCursor`]; allocates nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IndexPlace {
+    at: Option<At>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct At {
+    position: u32,
+    /// Where the encoded handle lies.
+    value: u32,
+    /// Where it ends, and the next entry begins.
+    end: u32,
+}
+
+impl IndexPlace {
+    /// At no entry.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether it is at an entry.
+    #[inline]
+    pub fn valid(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// The entry's block; `None` where it is at no entry.
+    ///
+    /// # Errors
+    /// As [`IndexPlace::seek`].
+    pub fn handle(&self, index: Index<'_>) -> Result<Option<BlockHandle>> {
+        self.at.map(|at| BlockHandle::decode(index.block.slice(at.value, at.end))).transpose()
+    }
+
+    /// Where the entry's block lies; `None` where it is at no entry.
+    ///
+    /// # Errors
+    /// As [`IndexPlace::seek`].
+    pub fn span(&self, index: Index<'_>) -> Result<Option<BlockSpan>> {
+        self.at.map(|at| BlockSpan::decode(index.block.slice(at.value, at.end))).transpose()
+    }
+
+    /// Leaves the entry.
+    pub fn clear(&mut self) {
+        self.at = None;
+    }
+
+    /// Moves to where [`Index::find`] would.
+    ///
+    /// # Errors
+    /// Damaged bytes, or what this version does not know; it is then at no entry. So for all methods that move.
+    pub fn seek(&mut self, index: Index<'_>, key: &[u8], seq: Seq) -> Result<()> {
+        self.at = None;
+        let floor = floor(index.block, key, seq)?;
+        self.at = floor.map(|Floor { position, value, end, .. }| At {
+            position,
+            value: end - value.len() as u32,
+            end,
+        });
+        Ok(())
+    }
+
+    /// Moves to the last entry.
+    ///
+    /// # Errors
+    /// As [`IndexPlace::seek`].
+    pub fn seek_last(&mut self, index: Index<'_>) -> Result<()> {
+        self.at = None;
+        self.walk_to(index, index.len().checked_sub(1))
+    }
+
+    /// Moves to the next entry; at the last one it leaves it.
+    ///
+    /// # Errors
+    /// As [`IndexPlace::seek`].
+    pub fn next(&mut self, index: Index<'_>) -> Result<()> {
+        let Some(At { position, end, .. }) = self.at.take() else { return Ok(()) };
+        self.take_up(index, position + 1, end)
+    }
+
+    /// Moves to the previous entry; at the first one it leaves it.
+    ///
+    /// # Errors
+    /// As [`IndexPlace::seek`].
+    pub fn prev(&mut self, index: Index<'_>) -> Result<()> {
+        let before = self.at.take().and_then(|at| at.position.checked_sub(1));
+        self.walk_to(index, before)
+    }
+
+    /// To entry number `position`, from the start of its leaf.
+    fn walk_to(&mut self, index: Index<'_>, position: Option<u32>) -> Result<()> {
+        let Some(position) = position else { return Ok(()) };
+        let block = index.block;
+        let leaf = position / block.leaf_records();
+        let mut at = block.leaf_start(leaf)?;
+        for _ in leaf * block.leaf_records()..position {
+            at = block.record_at(at)?.next;
+        }
+        self.take_up(index, position, at)
+    }
+
+    fn take_up(&mut self, index: Index<'_>, position: u32, at: u32) -> Result<()> {
+        if position < index.len() {
+            let record = index.block.record_at(at)?;
+            self.at = Some(At { position, value: record.value, end: record.next });
         }
         Ok(())
     }

@@ -28,9 +28,9 @@ mod tests;
 
 pub use builder::{ExtentBuilder, ExtentForm, FinishedExtent};
 pub use footer::{Footer, Properties};
-pub use handle::BlockHandle;
+pub use handle::{BlockHandle, BlockSpan};
 pub use image::Image;
-pub use index::{Found, Index, IndexCursor};
+pub use index::{Found, Index, IndexCursor, IndexPlace};
 pub use meta::{ExtentMeta, Section};
 
 /// Space is allocated in units of this many bytes.

@@ -144,9 +144,15 @@ proptest! {
         let mut c = IndexCursor::new();
         c.seek(index, &key, seq).unwrap();
         prop_assert_eq!(c.handle(), Some(&found.handle));
+        let mut place = IndexPlace::new();
+        place.seek(index, &key, seq).unwrap();
         let mut model = Some(want);
         for forward in moves {
+            prop_assert_eq!(place.handle(index).unwrap(), c.handle().copied());
+            let span = c.handle().map(|h| BlockSpan { offset: h.offset, raw_len: h.raw_len });
+            prop_assert_eq!(place.span(index).unwrap(), span);
             if forward { c.next(index).unwrap() } else { c.prev(index).unwrap() }
+            if forward { place.next(index).unwrap() } else { place.prev(index).unwrap() }
             model = model.and_then(|i| if forward { Some(i + 1) } else { i.checked_sub(1) });
             model = model.filter(|i| *i < firsts.len());
             prop_assert_eq!(c.valid(), model.is_some());
@@ -154,6 +160,9 @@ proptest! {
                 prop_assert_eq!((c.key(), c.seq(), c.position() as usize), (firsts[i].0.as_slice(), firsts[i].1, i));
             }
         }
+        place.seek_last(index).unwrap();
+        c.seek_last(index).unwrap();
+        prop_assert_eq!(place.handle(index).unwrap(), c.handle().copied());
     }
 
     #[test]
@@ -227,6 +236,15 @@ proptest! {
             let _ = c.seek_last(index);
             while c.valid() {
                 let _ = c.prev(index);
+            }
+            let mut place = IndexPlace::new();
+            let _ = place.seek(index, &key, seq);
+            while place.valid() {
+                let _ = (place.handle(index), place.span(index), place.next(index));
+            }
+            let _ = place.seek_last(index);
+            while place.valid() {
+                let _ = place.prev(index);
             }
         }
         let mut meta = Vec::new();
