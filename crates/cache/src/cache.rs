@@ -153,6 +153,14 @@ impl Cache {
         Some(found.pin())
     }
 
+    /// Asks the processor to load what a [`Cache::get`] of `key` and a look at the ends of its `len` bytes will need. For
+    /// callers that will come for it soon and have something to do until then. Does not count as an access.
+    pub fn prefetch(&self, key: FrameKey, len: usize) {
+        let guard = self.domain.pin();
+        let (shard, hash) = self.place(key);
+        self.shards[shard].prefetch(hash, len, &guard);
+    }
+
     /// Whether `key` is here. Does not count as an access.
     pub fn contains(&self, key: FrameKey) -> bool {
         self.is_read(key).is_some()

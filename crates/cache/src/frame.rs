@@ -34,6 +34,19 @@ pub enum Priority {
     Filter,
 }
 
+/// Asks the processor to load the line at `address`, which may be any.
+#[inline]
+pub(crate) fn prefetch(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    // SAFETY: a prefetch reads nothing as far as the program can tell, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = address;
+}
+
 /// The header; the bytes follow it. One cache line, and aligned to one.
 #[repr(C, align(64))]
 pub(crate) struct Frame {
@@ -70,6 +83,15 @@ impl Frame {
             // Beyond the address space. Ends the process, as running out of memory does.
             _ => handle_alloc_error(Layout::new::<Frame>()),
         }
+    }
+
+    /// Asks the processor to load the header, the first bytes and the last ones of a frame of `len` bytes. The frame may be
+    /// gone, and its length another.
+    pub(crate) fn prefetch(frame: *const Frame, len: usize) {
+        let bytes = frame.wrapping_add(1).cast::<u8>();
+        prefetch(frame.cast());
+        prefetch(bytes);
+        prefetch(bytes.wrapping_add(len.saturating_sub(1)));
     }
 
     /// Notes an access. Writes only where the bit is clear: the header of a hot frame stays shared among cores.
@@ -181,6 +203,14 @@ impl Pin {
 
     pub(crate) fn clear_referenced(&self) {
         self.frame().referenced.store(false, Ordering::Relaxed);
+    }
+
+    /// Asks the processor to load the cache line of byte `at`, if there is such a byte. Never waits.
+    #[inline]
+    pub fn prefetch(&self, at: usize) {
+        if let Some(byte) = self.get(at) {
+            prefetch(byte);
+        }
     }
 
     /// Whether the frame is outside the cache, held by its pins alone.

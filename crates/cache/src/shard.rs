@@ -108,6 +108,11 @@ impl Shard {
         self.table(guard).find(key, hash, guard)
     }
 
+    /// Asks the processor to load what is likely the frame of `hash`.
+    pub(crate) fn prefetch(&self, hash: u64, len: usize, guard: &Guard<'_>) {
+        self.table(guard).prefetch(hash, len);
+    }
+
     /// Decides under the lock who loads `key`.
     pub(crate) fn board(&self, key: FrameKey, hash: u64, guard: &Guard<'_>) -> Boarding {
         let mut books = self.lock();

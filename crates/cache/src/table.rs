@@ -146,6 +146,15 @@ impl Table {
         None
     }
 
+    /// Asks the processor to load what is likely the frame of `hash`, of `len` bytes, without waiting for it.
+    pub(crate) fn prefetch(&self, hash: u64, len: usize) {
+        let Some(home) = self.path(hash).next() else { return };
+        let lanes = lanes_with(home.tags.load(Ordering::Relaxed), tag(hash));
+        if lanes != 0 {
+            Frame::prefetch(home.slots[lane_of(lanes)].load(Ordering::Relaxed), len);
+        }
+    }
+
     /// Makes `frame` findable. The caller holds the shard's lock, and the table has room.
     ///
     /// # Safety

@@ -48,6 +48,21 @@ impl Random {
 }
 
 #[test]
+fn bringing_near_is_no_access_and_may_ask_for_anything() {
+    let cache = cache(1 << 20);
+    let pin = load(&cache, 1, 1000);
+    let before = cache.stats();
+    for n in 0..200 {
+        cache.prefetch(key(n), 1000);
+        cache.prefetch(key(n), usize::MAX);
+        cache.prefetch(key(n), 0);
+    }
+    [0, 999, 1000, usize::MAX].into_iter().for_each(|at| pin.prefetch(at));
+    assert_eq!(cache.stats(), before);
+    assert_eq!(cache.is_read(key(1)), Some(false));
+}
+
+#[test]
 fn what_was_inserted_is_found_by_its_key_alone() {
     let c = cache(1 << 20);
     c.insert(key(1), b"one", Priority::Data);
