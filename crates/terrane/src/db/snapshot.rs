@@ -10,7 +10,7 @@
 //! chose its sequence under that shard's lock, hence at or above V: such a snapshot sees the newest versions, which
 //! every merge keeps.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
@@ -20,25 +20,56 @@ use terrane_base::metrics::stripe;
 
 const SHARDS: usize = 16;
 
+/// Sequences, ascending, and how often each is registered. Most come at the end and many go at the front, soon.
+#[derive(Debug, Default)]
+struct Shard(VecDeque<(Seq, u32)>);
+
+impl Shard {
+    fn add(&mut self, seq: Seq) {
+        match self.0.back_mut() {
+            Some((last, n)) if *last == seq => *n += 1,
+            Some((last, _)) if *last > seq => match self.find(seq) {
+                Ok(at) => self.0[at].1 += 1,
+                Err(at) => self.0.insert(at, (seq, 1)),
+            },
+            _ => self.0.push_back((seq, 1)),
+        }
+    }
+
+    fn remove(&mut self, seq: Seq) {
+        if let Ok(at) = self.find(seq) {
+            self.0[at].1 -= 1;
+            if self.0[at].1 == 0 {
+                self.0.remove(at);
+            }
+        }
+    }
+
+    fn find(&self, seq: Seq) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&seq, |(s, _)| *s)
+    }
+}
+
 /// All registered snapshots of a database.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
-    shards: [CachePadded<Mutex<BTreeMap<Seq, u32>>>; SHARDS],
+    shards: [CachePadded<Mutex<Shard>>; SHARDS],
 }
 
 impl Snapshots {
     /// Registers the sequence that `published` returns at this moment.
     pub(crate) fn register(self: &Arc<Self>, published: impl FnOnce() -> Seq) -> SnapshotGuard {
         let shard = stripe() % SHARDS;
-        let mut map = self.shards[shard].lock();
+        let mut registered = self.shards[shard].lock();
         let seq = published();
-        *map.entry(seq).or_insert(0) += 1;
+        registered.add(seq);
+        drop(registered);
         SnapshotGuard { all: self.clone(), shard, seq }
     }
 
     /// Registers `seq` once more; it must be registered already (so that nothing it needs can have been dropped).
     fn again(self: &Arc<Self>, shard: usize, seq: Seq) -> SnapshotGuard {
-        *self.shards[shard].lock().entry(seq).or_insert(0) += 1;
+        self.shards[shard].lock().add(seq);
         SnapshotGuard { all: self.clone(), shard, seq }
     }
 
@@ -46,7 +77,7 @@ impl Snapshots {
     pub(crate) fn collect(&self, published: Seq) -> Vec<Seq> {
         let mut all = vec![published];
         for shard in &self.shards {
-            all.extend(shard.lock().keys().copied());
+            all.extend(shard.lock().0.iter().map(|(seq, _)| *seq));
         }
         all.sort_unstable();
         all.dedup();
@@ -58,9 +89,9 @@ impl Snapshots {
         let mut count = 0;
         let mut oldest = None;
         for shard in &self.shards {
-            let map = shard.lock();
-            count += map.values().map(|&n| u64::from(n)).sum::<u64>();
-            if let Some((&s, _)) = map.first_key_value() {
+            let registered = &shard.lock().0;
+            count += registered.iter().map(|&(_, n)| u64::from(n)).sum::<u64>();
+            if let Some(&(s, _)) = registered.front() {
                 oldest = Some(oldest.map_or(s, |o: Seq| o.min(s)));
             }
         }
@@ -84,13 +115,7 @@ impl Clone for SnapshotGuard {
 
 impl Drop for SnapshotGuard {
     fn drop(&mut self) {
-        let mut map = self.all.shards[self.shard].lock();
-        if let Some(n) = map.get_mut(&self.seq) {
-            *n -= 1;
-            if *n == 0 {
-                map.remove(&self.seq);
-            }
-        }
+        self.all.shards[self.shard].lock().remove(self.seq);
     }
 }
 
@@ -124,7 +149,10 @@ mod tests {
         assert_eq!(s.summary(), (2, Some(5)));
         drop(b);
         assert_eq!(s.collect(20), vec![9, 20]);
-        drop(c);
+        // An old one that is shared again, while there are newer ones.
+        let d = s.register(|| 4);
+        assert_eq!(s.collect(20), vec![4, 9, 20]);
+        drop((c, d));
         assert_eq!(s.summary(), (0, None));
     }
 }
