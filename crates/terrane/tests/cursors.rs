@@ -160,6 +160,88 @@ fn what_was_borrowed_stays_while_the_scan_is_taken_away() {
     }
 }
 
+/// Without range deletions, so that cursors come to walk alone through blocks; with bounds, snapshots, and keys that have
+/// been deleted or have several versions.
+#[test]
+fn cursors_walk_as_they_should_while_what_they_walk_on_is_replaced() {
+    for seed in 0..30 {
+        let mut rng = Rng(seed);
+        let (_media, db) = fresh(seed, &tiny()).unwrap();
+        let t = db.subtable("t0").unwrap();
+        let mut rows = Rows::new();
+        let mut cursors: Vec<(Cursor, Rows)> = Vec::new();
+        for round in 0..12 {
+            // Some rounds touch all, most a few keys or a stretch of them.
+            let (from, step) = (rng.below(900), [1, 7, 30, 100][rng.below(4) as usize]);
+            fill(&t, &mut rows, (from..1000).step_by(step).take(1 + rng.below(300) as usize), round);
+            for _ in 0..rng.below(20) {
+                let k = key(rng.below(1000));
+                t.delete(&k).unwrap();
+                rows.remove(&k);
+            }
+            match rng.below(4) {
+                0 => t.flush().unwrap(),
+                1 => t.compact().unwrap(),
+                _ => {}
+            }
+            let (lower, upper) = (key(rng.below(300)), key(700 + rng.below(400)));
+            let mut options = ReadOptions::new();
+            let mut shown = rows.clone();
+            if rng.below(2) == 0 {
+                options = options.lower(lower.clone());
+                shown.retain(|k, _| *k >= lower);
+            }
+            if rng.below(2) == 0 {
+                options = options.upper(upper.clone());
+                shown.retain(|k, _| *k < upper);
+            }
+            cursors.push((t.cursor(options).unwrap(), shown));
+            for (c, shown) in &mut cursors {
+                wander(c, shown, &mut rng);
+            }
+        }
+    }
+}
+
+/// Moves `c`, which shows `rows`, about, mostly in long strides; leaves it somewhere.
+fn wander(c: &mut Cursor, rows: &Rows, rng: &mut Rng) {
+    let list: Vec<_> = rows.iter().collect();
+    let mut at = list.iter().position(|r| c.valid() && r.0 == c.key());
+    for _ in 0..10 {
+        let target = key(rng.below(1100));
+        let after = list.partition_point(|r| *r.0 < target);
+        match rng.below(6) {
+            0 => {
+                c.seek(&target).unwrap();
+                at = Some(after);
+            }
+            1 => {
+                c.seek_for_prev(&target).unwrap();
+                let on_it = rows.contains_key(&target);
+                at = if on_it { Some(after) } else { after.checked_sub(1) };
+            }
+            2 => {
+                c.seek_to_first().unwrap();
+                at = Some(0);
+            }
+            _ => {}
+        }
+        at = at.filter(|at| *at < list.len());
+        let back = rng.below(4) == 0;
+        for _ in 0..rng.below(if back { 4 } else { 80 }) {
+            shows(c, at.map(|at| list[at]));
+            if back {
+                c.prev().unwrap()
+            } else {
+                c.next().unwrap()
+            }
+            at = at.and_then(|at| if back { at.checked_sub(1) } else { Some(at + 1) });
+            at = at.filter(|at| *at < list.len());
+        }
+        shows(c, at.map(|at| list[at]));
+    }
+}
+
 #[test]
 fn a_range_goes_on_from_both_ends() {
     let (_media, db, t, rows) = layered(4);

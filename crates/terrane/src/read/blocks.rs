@@ -2,6 +2,7 @@
 
 use terrane_base::Result;
 use terrane_cache::{Cache, FrameKey, Pin, Priority};
+use terrane_format::block::{Block, BlockShape};
 use terrane_format::extent::BlockHandle;
 use terrane_media::ReadRequest;
 
@@ -70,6 +71,25 @@ impl Part {
             Part::Filter => extent.accept_section(&extent.meta.filter, read),
             Part::Data(h) => extent.unpack(h, read),
         }
+    }
+}
+
+/// A block of records, pinned, and its trailer read once for all looks at it.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) pin: Pin,
+    shape: BlockShape,
+}
+
+impl Opened {
+    pub(crate) fn new(pin: Pin) -> Result<Self> {
+        let shape = Block::parse(&pin)?.shape();
+        Ok(Opened { pin, shape })
+    }
+
+    #[inline]
+    pub(crate) fn block(&self) -> Result<Block<'_>> {
+        self.shape.over(&self.pin)
     }
 }
 

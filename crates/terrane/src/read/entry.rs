@@ -68,6 +68,13 @@ impl Entry {
         }
     }
 
+    /// Keeps `key` alone: what else there is to show lies elsewhere.
+    pub(crate) fn set_key(&mut self, key: &[u8]) {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.block = None;
+    }
+
     /// Lets go of the block; keeps its memory for the next key.
     pub(crate) fn clear(&mut self) {
         self.key.clear();

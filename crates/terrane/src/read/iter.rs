@@ -3,7 +3,8 @@
 //! A cursor is a snapshot plus a position. It works on the state (memtables and version) that it found when it was last
 //! positioned; when a flush or a merge takes something out of that state, the cursor gives it up, be it in use or idle, and
 //! seeks its key in the newest state when it goes on. So an open cursor pins neither memtables nor old extents. What it stands
-//! on it keeps apart (`read::entry`), so that borrowed keys and values stay what they are meanwhile.
+//! on it keeps apart (`read::entry`, or `read::lead` while it walks through a block by itself), so that borrowed keys and
+//! values stay what they are meanwhile.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::db::engine::Engine;
 use crate::db::snapshot::{Snapshot, SnapshotGuard};
 use crate::db::table::Table;
 use crate::read::entry::Entry;
+use crate::read::lead::Lead;
 use crate::read::scan::{Scan, Seated};
 
 /// Deletions a seek may step over before the engine is told to clear them away.
@@ -86,8 +88,10 @@ pub struct Cursor {
     upper: Option<Vec<u8>>,
     /// Where the scan lies between two calls; it may be gone at the next one.
     seated: Seated,
-    /// What the cursor stands on.
+    /// What the cursor stands on, unless `lead` is on.
     entry: Entry,
+    /// Walks alone where the scan has nothing to merge; the scan knows the position at which it began.
+    lead: Lead,
     /// Inside the bounds.
     inside: bool,
 }
@@ -106,7 +110,17 @@ impl Cursor {
         // After the seat was taken: from here on the subtable keeps its state for us, dropped or not.
         table.check_alive()?;
         let (lower, upper) = (options.lower, options.upper);
-        Ok(Cursor { engine, table, snapshot, lower, upper, seated, entry: Entry::new(), inside: false })
+        Ok(Cursor {
+            engine,
+            table,
+            snapshot,
+            lower,
+            upper,
+            seated,
+            entry: Entry::new(),
+            lead: Lead::new(),
+            inside: false,
+        })
     }
 
     /// Another one that shows the same, without a position.
@@ -119,6 +133,7 @@ impl Cursor {
             upper: self.upper.clone(),
             seated: Seated::new(self.table.clone()),
             entry: Entry::new(),
+            lead: Lead::new(),
             inside: false,
         }
     }
@@ -131,11 +146,17 @@ impl Cursor {
     /// The key under the cursor; empty when not valid.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        if self.inside { self.entry.key() } else { &[] }
+        if !self.inside {
+            &[]
+        } else if self.lead.is_on() {
+            self.lead.key()
+        } else {
+            self.entry.key()
+        }
     }
 
-    /// The value under the cursor; empty when not valid. Borrowed, except for a large value, which is read from the
-    /// medium at this moment.
+    /// The value under the cursor; empty when not valid. Borrowed, not copied, except for a large value, which is read from
+    /// the medium at this moment.
     ///
     /// # Errors
     /// I/O errors and corruption while reading a large value.
@@ -144,13 +165,16 @@ impl Cursor {
         if !self.inside {
             return Ok(Cow::Borrowed(&[]));
         }
-        match self.entry.kind {
-            Kind::ValueRef => self
-                .engine
-                .read_large(self.entry.value())
-                .map(Cow::Owned)
-                .map_err(|e| e.with_subtable(&*self.table.name)),
-            _ => Ok(Cow::Borrowed(self.entry.value())),
+        let (kind, value) = if self.lead.is_on() {
+            (self.lead.kind(), self.lead.value())
+        } else {
+            (self.entry.kind, self.entry.value())
+        };
+        match kind {
+            Kind::ValueRef => {
+                self.engine.read_large(value).map(Cow::Owned).map_err(|e| e.with_subtable(&*self.table.name))
+            }
+            _ => Ok(Cow::Borrowed(value)),
         }
     }
 
@@ -216,7 +240,14 @@ impl Cursor {
         reason = "a cursor goes both ways and keeps its place: not an iterator"
     )]
     pub fn next(&mut self) -> Result<()> {
-        self.step(true)
+        if !self.lead.is_on() {
+            return self.step(true);
+        }
+        match self.lead.step() {
+            Ok(true) => Ok(()),
+            Ok(false) => self.step(true),
+            Err(e) => self.fail(e),
+        }
     }
 
     /// To the key before; not valid before the first one.
@@ -227,18 +258,25 @@ impl Cursor {
         self.step(false)
     }
 
-    #[inline]
     fn step(&mut self, forward: bool) -> Result<()> {
         if !self.inside {
             return Ok(());
         }
+        let led = self.lead.is_on();
+        if led {
+            self.entry.set_key(self.lead.key());
+        }
         let key = self.entry.key();
         let (scan, done) = match self.seated.take() {
             Some(mut scan) => {
+                if led {
+                    scan.merge.take_back(&mut self.lead);
+                }
                 let done = scan.step(forward, key);
                 (scan, done)
             }
             None => {
+                self.lead.end();
                 let mut scan = self.build();
                 let done = scan.step_from(&self.engine, forward, key);
                 (scan, done)
@@ -247,8 +285,9 @@ impl Cursor {
         self.settle(scan, done)
     }
 
-    /// The scan, at whatever position.
-    fn scan(&self) -> Box<Scan> {
+    /// The scan, at whatever position: to be followed by a seek.
+    fn scan(&mut self) -> Box<Scan> {
+        self.lead.end();
         self.seated.take().unwrap_or_else(|| self.build())
     }
 
@@ -257,31 +296,40 @@ impl Cursor {
         Scan::new(&self.engine, &self.table, self.snapshot.seq)
     }
 
-    /// Ends a call: remembers what the scan stands on and leaves it in the seat.
+    /// Ends a call: remembers what the scan stands on, or lets the lead go on from there, and leaves the scan in the seat.
     #[inline]
     fn settle(&mut self, mut scan: Box<Scan>, done: Result<()>) -> Result<()> {
         if let Err(e) = done {
-            self.leave();
-            return Err(e.with_subtable(&*self.table.name));
+            return self.fail(e);
         }
         if scan.merge.skipped > MANY_SKIPPED {
             scan.merge.skipped = 0;
             self.engine.many_deletions(&self.table);
         }
         let (lower, upper) = (self.lower.as_deref(), self.upper.as_deref());
-        let within = |key: &[u8]| lower.is_none_or(|l| key >= l) && upper.is_none_or(|u| key < u);
-        self.inside = scan.merge.show(&mut self.entry, within);
-        if !self.inside {
-            self.leave();
+        let key = scan.merge.key();
+        self.inside = scan.merge.valid() && lower.is_none_or(|l| key >= l) && upper.is_none_or(|u| key < u);
+        if self.inside
+            && let Err(e) = scan.merge.lend(&mut self.lead, upper)
+        {
+            return self.fail(e);
+        }
+        if self.inside && !self.lead.is_on() {
+            scan.merge.show(&mut self.entry);
+        } else {
+            // What the lead shows, it pins.
+            self.entry.clear();
         }
         self.seated.put(scan);
         Ok(())
     }
 
     #[cold]
-    fn leave(&mut self) {
+    fn fail(&mut self, e: Error) -> Result<()> {
         self.inside = false;
         self.entry.clear();
+        self.lead.end();
+        Err(e.with_subtable(&*self.table.name))
     }
 }
 

@@ -14,6 +14,7 @@ use terrane_base::{Result, Seq};
 use terrane_cache::Pin;
 
 use crate::read::entry::Entry;
+use crate::read::lead::Lead;
 use crate::read::lookup::Need;
 use crate::read::source::Source;
 use crate::tombstone::Fragment;
@@ -35,6 +36,8 @@ pub(crate) struct Merge {
     direction: Direction,
     /// The source that has the current entry.
     current: Option<usize>,
+    /// The current entry came from the source that had the one before, or by a seek.
+    again: bool,
     any_tombstones: bool,
     /// A deleted key being left; kept for its memory.
     key: Vec<u8>,
@@ -49,6 +52,7 @@ impl Merge {
             sources,
             direction: Direction::Forward,
             current: None,
+            again: false,
             any_tombstones,
             key: Vec::new(),
             skipped: 0,
@@ -68,16 +72,35 @@ impl Merge {
         self.source().map_or(&[], Source::key)
     }
 
-    /// Makes `entry` the current one if its key is `inside`. Says whether it is.
+    /// Makes `entry` the current one.
     #[inline]
-    pub(crate) fn show(&self, entry: &mut Entry, inside: impl FnOnce(&[u8]) -> bool) -> bool {
-        let Some(source) = self.source() else { return false };
-        let key = source.key();
-        let shown = inside(key);
-        if shown {
-            entry.set(key, source.kind(), source.value());
+    pub(crate) fn show(&self, entry: &mut Entry) {
+        if let Some(source) = self.source() {
+            entry.set(source.key(), source.kind(), source.value());
         }
-        shown
+    }
+
+    /// Lends the current source's position to `lead`, if no other source has a say in what comes next and that seems to last.
+    /// The key is below `upper`.
+    #[inline]
+    pub(crate) fn lend(&mut self, lead: &mut Lead, upper: Option<&[u8]>) -> Result<()> {
+        let forward = self.direction == Direction::Forward;
+        let Some(at) = self.current.filter(|_| forward && !self.any_tombstones) else { return Ok(()) };
+        if !self.again && !lead.paid() {
+            return Ok(());
+        }
+        let (newer, rest) = self.sources.split_at_mut(at);
+        match rest.split_first_mut() {
+            Some((leader, older)) => leader.lend(lead, newer.iter().chain(older.iter()), upper),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes back what was lent, to go on from there.
+    pub(crate) fn take_back(&mut self, lead: &mut Lead) {
+        if let Some(at) = self.current {
+            self.sources[at].take_back(lead);
+        }
     }
 
     /// To the first shown key at or after `key`. `fetch` brings the blocks that memory does not hold, of all sources at once.
@@ -102,6 +125,7 @@ impl Merge {
             s.end_seek(key, block)?;
         }
         self.direction = Direction::Forward;
+        self.again = true;
         self.choose()
     }
 
@@ -122,6 +146,7 @@ impl Merge {
             s.seek_first()?;
         }
         self.direction = Direction::Forward;
+        self.again = true;
         self.choose()
     }
 
@@ -147,7 +172,9 @@ impl Merge {
             self.direction = Direction::Forward;
         }
         self.leave(at, key)?;
-        self.choose()
+        self.choose()?;
+        self.again = self.current == Some(at);
+        Ok(())
     }
 
     /// To the shown key before; not valid at the beginning. `key` is the one that it leaves.

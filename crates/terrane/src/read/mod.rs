@@ -3,6 +3,7 @@
 pub(crate) mod blocks;
 pub(crate) mod entry;
 pub(crate) mod iter;
+pub(crate) mod lead;
 pub(crate) mod lookup;
 pub(crate) mod merge;
 pub(crate) mod multi;

@@ -2,21 +2,26 @@
 //! blocks and extents, within the bounds of trimmed references.
 //!
 //! # Invariants
-//! While valid: `block` is the pinned block that `record` stands in; `handle` stands on that block's index entry;
-//! `at` is the extent's place in the run. Versions of a key never straddle two references of a run.
+//! While valid: `block` is the block that `record` stands in; `entry` stands on that block's index entry; `at` is the
+//! extent's place in the run. Versions of a key never straddle two references of a run. While its position is lent, the cursor
+//! is not valid, and all but `block` and `record` stays as it is.
 
 use std::sync::Arc;
 
 use terrane_base::{MAX_SEQ, Result, Seq};
-use terrane_cache::{Cache, Pin};
+use terrane_cache::{Cache, FrameKey, Pin};
 use terrane_format::Kind;
-use terrane_format::block::{Block, BlockCursor};
-use terrane_format::extent::{Index, IndexCursor};
+use terrane_format::block::BlockCursor;
+use terrane_format::extent::{Index, IndexPlace};
 
 use crate::levels::{ExtentRef, Run};
-use crate::read::blocks::{Part, load};
+use crate::read::blocks::{Opened, Part, load};
 use crate::read::entry::Place;
+use crate::read::lead::Lead;
 use crate::read::lookup::Need;
+
+/// Records before the end of a block at which the next one is brought near: enough to do until it is.
+const NEAR: u32 = 8;
 
 /// Where to seek to within a part: not before its first key.
 fn within<'a>(part: &'a ExtentRef, key: &'a [u8], seq: Seq) -> (&'a [u8], Seq) {
@@ -28,10 +33,14 @@ pub(crate) struct RunCursor {
     run: Arc<Run>,
     cache: Arc<Cache>,
     at: usize,
-    index: Option<Pin>,
-    entry: IndexCursor,
-    block: Option<Pin>,
+    index: Option<Opened>,
+    entry: IndexPlace,
+    /// What the first half of a seek found, for the second.
+    found: Option<Pin>,
+    block: Option<Opened>,
     record: BlockCursor,
+    /// The block behind `block` was brought near.
+    expected: bool,
 }
 
 impl RunCursor {
@@ -41,9 +50,11 @@ impl RunCursor {
             cache,
             at: usize::MAX,
             index: None,
-            entry: IndexCursor::new(),
+            entry: IndexPlace::new(),
+            found: None,
             block: None,
             record: BlockCursor::new(),
+            expected: false,
         }
     }
 
@@ -71,7 +82,7 @@ impl RunCursor {
     #[inline]
     pub(crate) fn value(&self) -> Place<'_> {
         match &self.block {
-            Some(b) => Place::Block(b, self.record.value_range()),
+            Some(b) => Place::Block(&b.pin, self.record.value_range()),
             None => Place::Memory(&[]),
         }
     }
@@ -83,6 +94,46 @@ impl RunCursor {
     pub(crate) fn clear(&mut self) {
         self.record.clear();
         self.block = None;
+        self.expected = false;
+    }
+
+    /// No key at or above it belongs to the current part of an extent.
+    pub(crate) fn part_end(&self) -> Option<&[u8]> {
+        self.run.refs().get(self.at).map(|r| &*r.hi)
+    }
+
+    /// Lends the position, which must be valid: up to the end of the block or, if that is far, until it is near.
+    pub(crate) fn lend(&mut self, lead: &mut Lead, snapshot: Seq) -> Result<()> {
+        let Some(b) = &self.block else { return Ok(()) };
+        let rows = b.block()?.rows();
+        let (first, near) = (self.record.position() + 1, rows.saturating_sub(NEAR));
+        if first >= rows {
+            return Ok(());
+        }
+        if first >= near && !self.expected {
+            self.expected = true;
+            self.expect_next_block()?;
+        }
+        lead.begin(&mut self.block, &mut self.record, if first < near { near } else { rows }, snapshot);
+        Ok(())
+    }
+
+    /// Has the next block of this extent brought near, if the cache holds it.
+    fn expect_next_block(&self) -> Result<()> {
+        let Some(index) = &self.index else { return Ok(()) };
+        let index = Index::over(index.block()?);
+        let mut next = self.entry;
+        next.next(index)?;
+        if let Some(span) = next.span(index)? {
+            let extent = self.run.refs()[self.at].extent.meta.id.0;
+            self.cache.prefetch(FrameKey { extent, offset: span.offset }, span.raw_len as usize);
+        }
+        Ok(())
+    }
+
+    /// Takes back what was lent.
+    pub(crate) fn take_back(&mut self, lead: &mut Lead) {
+        lead.give_back(&mut self.block, &mut self.record);
     }
 
     /// To the first record at or after (`key`, `seq`).
@@ -95,34 +146,38 @@ impl RunCursor {
     /// The first half of [`RunCursor::seek`], up to the block: gives it if memory does not hold it. So several cursors'
     /// blocks can be read at once.
     pub(crate) fn begin_seek(&mut self, key: &[u8], seq: Seq) -> Result<Option<Need>> {
-        let run = self.run.clone();
-        let at = run.position(key);
-        let Some(r) = run.refs().get(at) else {
+        self.found = None;
+        let at = self.run.position(key);
+        if at == self.run.refs().len() {
             self.at = at;
             self.index = None;
             self.entry.clear();
             self.clear();
             return Ok(None);
-        };
-        let (key, seq) = within(r, key, seq);
+        }
         self.enter(at)?;
+        let r = &self.run.refs()[at];
+        let (key, seq) = within(r, key, seq);
         let Some(index) = &self.index else { return Ok(None) };
-        self.entry.seek(Index::parse(index)?, key, seq)?;
-        let Some(handle) = self.entry.handle().copied() else { return Ok(None) };
-        let part = Part::Data(handle);
-        self.block = self.cache.get(part.key(&r.extent));
-        Ok(self.block.is_none().then(|| Need { extent: r.extent.clone(), part }))
+        let index = Index::over(index.block()?);
+        self.entry.seek(index, key, seq)?;
+        let Some(span) = self.entry.span(index)? else { return Ok(None) };
+        self.found = self.cache.get(FrameKey { extent: r.extent.meta.id.0, offset: span.offset });
+        if let Some(pin) = &self.found {
+            // What is looked at first of a block is its end.
+            pin.prefetch((span.raw_len as usize).saturating_sub(1));
+            return Ok(None);
+        }
+        let handle = self.entry.handle(index)?;
+        Ok(handle.map(|h| Need { extent: r.extent.clone(), part: Part::Data(h) }))
     }
 
     /// The second half, with the block that the first one asked for.
     pub(crate) fn end_seek(&mut self, key: &[u8], seq: Seq, block: Option<Pin>) -> Result<()> {
-        if block.is_some() {
-            self.block = block;
-        }
-        let run = self.run.clone();
-        if let (Some(pin), Some(r)) = (&self.block, run.refs().get(self.at)) {
+        if let (Some(pin), Some(r)) = (block.or(self.found.take()), self.run.refs().get(self.at)) {
             let (key, seq) = within(r, key, seq);
-            self.record.seek(Block::parse(pin)?, key, seq)?;
+            let opened = self.block.insert(Opened::new(pin)?);
+            self.record.seek_telling(opened.block()?, key, seq, |at| opened.pin.prefetch(at))?;
             if !self.record.valid() {
                 self.next_block()?;
             }
@@ -176,8 +231,8 @@ impl RunCursor {
 
     /// To the next record.
     pub(crate) fn next(&mut self) -> Result<()> {
-        if let Some(pin) = &self.block {
-            self.record.next(Block::parse(pin)?)?;
+        if let Some(b) = &self.block {
+            self.record.next(b.block()?)?;
         }
         self.settle_forward()
     }
@@ -195,7 +250,7 @@ impl RunCursor {
             self.at = at;
             let extent = &self.run.refs()[at].extent;
             if extent.meta.blocks > 0 {
-                self.index = Some(load(&self.cache, extent, &Part::Index)?);
+                self.index = Some(Opened::new(load(&self.cache, extent, &Part::Index)?)?);
             }
         }
         self.entry.clear();
@@ -206,13 +261,10 @@ impl RunCursor {
     /// Within the current extent, to the first record at or after the target; not valid if there is none.
     fn seek_entry(&mut self, key: &[u8], seq: Seq) -> Result<()> {
         let Some(index) = &self.index else { return Ok(()) };
-        self.entry.seek(Index::parse(index)?, key, seq)?;
-        if !self.entry.valid() {
-            return Ok(());
-        }
+        self.entry.seek(Index::over(index.block()?), key, seq)?;
         self.load_block()?;
-        if let Some(pin) = &self.block {
-            self.record.seek(Block::parse(pin)?, key, seq)?;
+        if let Some(b) = &self.block {
+            self.record.seek(b.block()?, key, seq)?;
         }
         if !self.record.valid() {
             self.next_block()?;
@@ -220,66 +272,61 @@ impl RunCursor {
         Ok(())
     }
 
+    /// Loads the block of the index entry, if there is one; not valid yet.
     fn load_block(&mut self) -> Result<()> {
-        let Some(handle) = self.entry.handle().copied() else { return Ok(()) };
-        self.block = Some(load(&self.cache, &self.run.refs()[self.at].extent, &Part::Data(handle))?);
-        self.record.clear();
+        self.clear();
+        let Some(index) = &self.index else { return Ok(()) };
+        let index = Index::over(index.block()?);
+        let Some(span) = self.entry.span(index)? else { return Ok(()) };
+        let extent = &self.run.refs()[self.at].extent;
+        let mut pin = self.cache.get(FrameKey { extent: extent.meta.id.0, offset: span.offset });
+        if pin.is_none()
+            && let Some(handle) = self.entry.handle(index)?
+        {
+            pin = Some(load(&self.cache, extent, &Part::Data(handle))?);
+        }
+        self.block = pin.map(Opened::new).transpose()?;
         Ok(())
     }
 
     /// To the first record of the next block of this extent; not valid if there is none.
     fn next_block(&mut self) -> Result<()> {
-        if let Some(index) = &self.index
-            && self.entry.valid()
-        {
-            self.entry.next(Index::parse(index)?)?;
-            if self.entry.valid() {
-                self.load_block()?;
-                if let Some(pin) = &self.block {
-                    self.record.seek_first(Block::parse(pin)?)?;
-                }
-                return Ok(());
-            }
+        if let Some(index) = &self.index {
+            self.entry.next(Index::over(index.block()?))?;
         }
-        self.clear();
+        self.load_block()?;
+        if let Some(b) = &self.block {
+            self.record.seek_first(b.block()?)?;
+        }
         Ok(())
     }
 
     /// To the last record of the previous block of this extent; not valid if there is none.
     fn prev_block(&mut self) -> Result<()> {
-        if let Some(index) = &self.index
-            && self.entry.valid()
-        {
-            self.entry.prev(Index::parse(index)?)?;
-            if self.entry.valid() {
-                self.load_block()?;
-                if let Some(pin) = &self.block {
-                    self.record.seek_last(Block::parse(pin)?)?;
-                }
-                return Ok(());
-            }
+        if let Some(index) = &self.index {
+            self.entry.prev(Index::over(index.block()?))?;
         }
-        self.clear();
+        self.load_block()?;
+        if let Some(b) = &self.block {
+            self.record.seek_last(b.block()?)?;
+        }
         Ok(())
     }
 
     fn last_of_extent(&mut self) -> Result<bool> {
         let Some(index) = &self.index else { return Ok(false) };
-        self.entry.seek_last(Index::parse(index)?)?;
-        if !self.entry.valid() {
-            return Ok(false);
-        }
+        self.entry.seek_last(Index::over(index.block()?))?;
         self.load_block()?;
-        if let Some(pin) = &self.block {
-            self.record.seek_last(Block::parse(pin)?)?;
+        if let Some(b) = &self.block {
+            self.record.seek_last(b.block()?)?;
         }
         Ok(self.record.valid())
     }
 
     /// One record back within the extent.
     fn step_back(&mut self) -> Result<()> {
-        if let Some(pin) = &self.block {
-            self.record.prev(Block::parse(pin)?)?;
+        if let Some(b) = &self.block {
+            self.record.prev(b.block()?)?;
         }
         if !self.record.valid() {
             self.prev_block()?;

@@ -26,6 +26,8 @@ use crate::read::merge::Merge;
 use crate::read::source::Source;
 
 const SHARDS: usize = 16;
+/// Sources that most scans have at most.
+const SOURCES: usize = 4;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -38,10 +40,13 @@ impl Scan {
     /// On the newest state, without a position.
     pub(crate) fn new(engine: &Engine, table: &Table, seq: Seq) -> Box<Self> {
         let state = table.state_full();
+        let mut sources = Vec::with_capacity(SOURCES);
+        sources.extend(
+            state.memtables.iter().filter(|m| !m.is_empty()).map(|m| Source::memtable(m.clone(), seq)),
+        );
         let runs = state.version.runs().filter(|(_, r)| !r.is_empty());
-        let runs = runs.map(|(_, r)| Source::run(r.clone(), engine.cache.clone(), seq));
-        let mems = state.memtables.iter().filter(|m| !m.is_empty());
-        let merge = Merge::new(mems.map(|m| Source::memtable(m.clone(), seq)).chain(runs).collect());
+        sources.extend(runs.map(|(_, r)| Source::run(r.clone(), engine.cache.clone(), seq)));
+        let merge = Merge::new(sources);
         Box::new(Scan { state, merge })
     }
 

@@ -14,6 +14,7 @@ use terrane_memindex::Cursor as MemCursor;
 use crate::levels::Run;
 use crate::memtable::Memtable;
 use crate::read::entry::Place;
+use crate::read::lead::Lead;
 use crate::read::lookup::Need;
 use crate::read::run_cursor::RunCursor;
 use crate::tombstone::{Fragment, Picture};
@@ -121,6 +122,33 @@ impl Source {
         match self {
             Source::Mem(s) => s.prev(),
             Source::Run(s) => s.prev(key),
+        }
+    }
+
+    /// Lends its position to `lead`, if it is a run, up to the first key of `others`, the sources beside it, or `upper`,
+    /// whichever is less.
+    pub(crate) fn lend<'a>(
+        &mut self,
+        lead: &mut Lead,
+        others: impl Iterator<Item = &'a Source>,
+        upper: Option<&'a [u8]>,
+    ) -> Result<()> {
+        let Source::Run(s) = self else { return Ok(()) };
+        let Some(mut end) = s.cursor.part_end() else { return Ok(()) };
+        for key in others.filter(|o| o.valid()).map(Source::key).chain(upper) {
+            end = end.min(key);
+        }
+        if end <= s.key() {
+            return Ok(());
+        }
+        lead.set_end(end);
+        s.cursor.lend(lead, s.snapshot)
+    }
+
+    /// Takes back the position that it has lent.
+    pub(crate) fn take_back(&mut self, lead: &mut Lead) {
+        if let Source::Run(s) = self {
+            s.cursor.take_back(lead);
         }
     }
 

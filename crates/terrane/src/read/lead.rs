@@ -1,0 +1,158 @@
+//! A stretch of one block that a cursor walks by itself.
+//!
+//! Where one run alone has all the keys that come next, nothing has to be merged. The merge then lends the position of that
+//! run to the cursor, with the key at which another source (or the part of the extent, or the caller's bound) has a say
+//! again. Until there a step decodes a record and compares what is new of its key: no look at other sources, no exchange
+//! with the seat. Whatever is out of the ordinary (a deletion, a second version, one that the snapshot does not see, the end
+//! of the block) is left to the merge, which takes the position back and goes on from there.
+//!
+//! # Invariants
+//! While it is on, `record` stands in `block` on the cursor's key, which is below `end` and has its first `matched` bytes in
+//! common with it. The scan that lent the position may be taken away meanwhile: the block is pinned here, and the key is
+//! all that another scan needs.
+
+use terrane_base::{Result, Seq};
+use terrane_format::Kind;
+use terrane_format::block::{BlockCursor, Peek, common_prefix};
+
+use crate::read::blocks::Opened;
+
+/// Records ahead of the current one that the processor is asked to load, as far apart as the last two.
+const RECORDS_AHEAD: usize = 4;
+/// Steps with which a lead has paid for being lent and taken back.
+const PAYS: u32 = 2;
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Lead {
+    /// None while it is off.
+    block: Option<Opened>,
+    record: BlockCursor,
+    end: Vec<u8>,
+    matched: usize,
+    /// Number of the first record of the block that it leaves to the merge.
+    stop: u32,
+    snapshot: Seq,
+    /// Steps of this lead or, while it is off, of the last one.
+    steps: u32,
+}
+
+impl Lead {
+    /// One that is off.
+    pub(crate) fn new() -> Self {
+        Lead {
+            block: None,
+            record: BlockCursor::new(),
+            end: Vec::new(),
+            matched: 0,
+            stop: 0,
+            snapshot: 0,
+            steps: PAYS,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.block.is_some()
+    }
+
+    /// Whether the last one was worth its while.
+    pub(crate) fn paid(&self) -> bool {
+        self.steps >= PAYS
+    }
+
+    /// Where the lead will end; to be set before it begins.
+    pub(crate) fn set_end(&mut self, end: &[u8]) {
+        self.end.clear();
+        self.end.extend_from_slice(end);
+    }
+
+    /// Begins at `record`, a position in `block`, which the lender is without from now on; to go no further than before record
+    /// number `stop`.
+    pub(crate) fn begin(
+        &mut self,
+        block: &mut Option<Opened>,
+        record: &mut BlockCursor,
+        stop: u32,
+        snapshot: Seq,
+    ) {
+        std::mem::swap(&mut self.record, record);
+        self.block = block.take();
+        self.matched = common_prefix(self.record.key(), &self.end);
+        (self.stop, self.snapshot) = (stop, snapshot);
+        self.steps = 0;
+        if let Some(b) = &self.block {
+            let value = self.record.value_range();
+            (0..RECORDS_AHEAD).for_each(|n| b.pin.prefetch(value.end + n * (value.len() + self.end.len())));
+        }
+    }
+
+    /// Ends; the lender gets its position back.
+    pub(crate) fn give_back(&mut self, block: &mut Option<Opened>, record: &mut BlockCursor) {
+        std::mem::swap(&mut self.record, record);
+        *block = self.block.take();
+    }
+
+    /// Ends, if it is on; the lender is gone, or will seek.
+    pub(crate) fn end(&mut self) {
+        if self.is_on() {
+            self.block = None;
+            self.record.clear();
+        }
+    }
+
+    /// The key; only while it is on.
+    #[inline]
+    pub(crate) fn key(&self) -> &[u8] {
+        self.record.key()
+    }
+
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        self.record.kind()
+    }
+
+    /// The stored value.
+    #[inline]
+    pub(crate) fn value(&self) -> &[u8] {
+        self.block.as_ref().and_then(|b| b.pin.get(self.record.value_range())).unwrap_or_default()
+    }
+
+    /// To the next record; false, and no step is made, where the merge has to go on.
+    #[inline]
+    pub(crate) fn step(&mut self) -> Result<bool> {
+        let Some(opened) = &self.block else { return Ok(false) };
+        if self.record.position() + 1 >= self.stop {
+            return Ok(false);
+        }
+        let Some(next) = self.record.peek(opened.block()?)? else { return Ok(false) };
+        if next.seq > self.snapshot || next.kind.is_delete() || self.repeats(&next) {
+            return Ok(false);
+        }
+        let shared = next.shared();
+        if shared <= self.matched {
+            // It differs from the key before, hence perhaps from `end`, earlier than that did.
+            let rest = self.end.get(shared..).unwrap_or_default();
+            let common = common_prefix(next.suffix, rest);
+            if next.suffix.get(common) >= rest.get(common) {
+                return Ok(false);
+            }
+            self.matched = shared + common;
+        }
+        let length = next.end() - self.record.value_range().end;
+        opened.pin.prefetch(next.end() + (RECORDS_AHEAD - 1) * length);
+        self.record.go_to(next)?;
+        self.steps = self.steps.saturating_add(1);
+        Ok(true)
+    }
+
+    /// Whether `next` is an older version of the current key.
+    #[inline]
+    fn repeats(&self, next: &Peek<'_>) -> bool {
+        let left = self.record.key().get(next.shared()..).unwrap_or_default();
+        left.first() == next.suffix.first() && left == next.suffix
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+use terrane_base::MAX_SEQ;
+use terrane_cache::{Cache, CacheOptions, FrameKey, Priority};
+use terrane_format::block::{BlockBuilder, BlockForm};
+
+use super::*;
+
+/// Key, sequence, kind.
+type Row = (&'static str, Seq, Kind);
+
+fn opened(rows: &[Row]) -> Opened {
+    let mut b = BlockBuilder::new(BlockForm { leaf_records: 4, ..BlockForm::default() });
+    for (key, seq, kind) in rows {
+        b.add(key.as_bytes(), *seq, *kind, key.as_bytes());
+    }
+    let cache = Cache::new(CacheOptions::new(1 << 20));
+    Opened::new(cache.insert(FrameKey { extent: 1, offset: 0 }, b.finish().bytes, Priority::Data)).unwrap()
+}
+
+/// The keys that a lead shows which begins at the first of `rows`, and the key that it gives back.
+fn walked(rows: &[Row], end: &str, stop: u32, snapshot: Seq) -> (Vec<String>, String) {
+    let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
+    let opened = opened(rows);
+    let mut record = BlockCursor::new();
+    record.seek_first(opened.block().unwrap()).unwrap();
+    let mut block = Some(opened);
+    let mut lead = Lead::new();
+    lead.set_end(end.as_bytes());
+    lead.begin(&mut block, &mut record, stop, snapshot);
+    assert!(block.is_none() && !record.valid() && lead.is_on());
+    let mut seen = vec![text(lead.key())];
+    while lead.step().unwrap() {
+        assert_eq!((lead.value(), lead.kind()), (lead.key(), Kind::Put));
+        seen.push(text(lead.key()));
+    }
+    assert_eq!(lead.paid(), seen.len() > PAYS as usize);
+    lead.give_back(&mut block, &mut record);
+    assert!(block.is_some() && !lead.is_on());
+    (seen, text(record.key()))
+}
+
+fn puts(keys: &[&'static str]) -> Vec<Row> {
+    keys.iter().map(|k| (*k, 5, Kind::Put)).collect()
+}
+
+#[test]
+fn a_lead_ends_before_its_end_wherever_keys_differ() {
+    let keys = ["", "a", "ab", "aba", "abb", "abbbbbbbbb", "ac", "b", "ba", "bb", "bbbbbbbbbbbbb", "c", "cc"];
+    let rows = puts(&keys);
+    // Every key, and those right before and behind them.
+    let around =
+        keys.iter().flat_map(|k| [k.to_string(), format!("{k}\0"), format!("{k}a"), format!("{k}zz")]);
+    for end in around.filter(|e| !e.is_empty()) {
+        let want: Vec<_> = keys.iter().take_while(|k| **k < end.as_str()).map(ToString::to_string).collect();
+        let (seen, left_at) = walked(&rows, &end, 100, MAX_SEQ);
+        assert_eq!(seen, want, "up to {end}");
+        assert_eq!(Some(&left_at), want.last());
+    }
+}
+
+#[test]
+fn a_lead_leaves_what_is_out_of_the_ordinary_to_the_merge() {
+    let upto = |rows: &[Row], stop, snapshot| walked(rows, "z", stop, snapshot).0.concat();
+    assert_eq!(upto(&puts(&["a", "b", "c", "d", "e"]), 3, MAX_SEQ), "abc");
+    let mut rows = puts(&["a", "b", "c", "d", "e", "f"]);
+    // At a leaf's head and within a leaf.
+    for at in [4, 2] {
+        rows[at].2 = Kind::Delete;
+        assert_eq!(upto(&rows, 100, MAX_SEQ).len(), at);
+        rows[at].2 = Kind::Put;
+        rows[at].1 = 9;
+        assert_eq!(upto(&rows, 100, 8).len(), at);
+        assert_eq!(upto(&rows, 100, 9).len(), rows.len());
+        rows[at].1 = 5;
+        // The one before has an older version.
+        rows.insert(at, (rows[at - 1].0, 4, Kind::Put));
+        assert_eq!(upto(&rows, 100, MAX_SEQ).len(), at);
+        rows.remove(at);
+    }
+}
+
+#[test]
+fn a_lead_that_is_ended_holds_nothing() {
+    let opened = opened(&puts(&["a", "b"]));
+    let mut record = BlockCursor::new();
+    record.seek_first(opened.block().unwrap()).unwrap();
+    let mut lead = Lead::new();
+    lead.set_end(b"z");
+    lead.begin(&mut Some(opened), &mut record, 2, MAX_SEQ);
+    lead.end();
+    assert!(!lead.is_on() && !lead.step().unwrap());
+    assert_eq!(lead.value(), b"");
+}
