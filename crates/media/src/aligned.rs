@@ -5,7 +5,13 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
 use crate::SECTOR;
+
+/// From this capacity on, memory comes from the kernel and returns there: buffers that are read into by one thread and
+/// given up by another would leave an allocator that keeps memory by thread with gaps that nothing fits.
+const MAPPED: usize = 128 << 10;
 
 /// Gives dangling pointers the alignment of real ones, so that an empty buffer is as good for direct I/O as any other.
 #[repr(align(4096))]
@@ -101,8 +107,15 @@ impl AlignedBuf {
 
     fn grow(&mut self, want: usize) {
         let layout = Self::layout(want);
-        // SAFETY: the size is not zero, since only growing beyond the capacity comes here.
-        let raw = unsafe { alloc_zeroed(layout) };
+        let raw = if layout.size() < MAPPED {
+            // SAFETY: the size is not zero, since only growing beyond the capacity comes here.
+            unsafe { alloc_zeroed(layout) }
+        } else {
+            let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            // SAFETY: a new mapping wherever the kernel has room for one; it comes zeroed, and at a page's start.
+            let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), layout.size(), access, flags) };
+            mapped.unwrap_or(std::ptr::null_mut()).cast()
+        };
         let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
         // SAFETY: both are allocations of at least `len` bytes, and the new one is nobody else's.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr(), ptr.as_ptr(), self.len) };
@@ -112,7 +125,11 @@ impl AlignedBuf {
     }
 
     fn release(&mut self) {
-        if self.cap > 0 {
+        if self.cap >= MAPPED {
+            // SAFETY: mapped by `grow` with this very length, and nobody else knows of it.
+            let unmapped = unsafe { munmap(self.ptr.as_ptr().cast(), self.cap) };
+            debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        } else if self.cap > 0 {
             // SAFETY: allocated by `grow` with this very layout, which is a function of the capacity.
             unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.cap)) };
         }
@@ -203,6 +220,19 @@ mod tests {
         }
         assert_eq!(*b, *model);
         assert_eq!(b.clone(), b);
+    }
+
+    #[test]
+    fn large_ones_are_no_different() {
+        let mut b = AlignedBuf::zeroed(MAPPED - SECTOR);
+        b[7] = 7;
+        for len in [MAPPED, 2 * MAPPED, 5 * MAPPED] {
+            b.resize(len);
+            b[len - 1] = 1;
+            assert_eq!((b[7], b[len - 2], b[len - 1]), (7, 0, 1));
+            assert_eq!((b.as_ptr() as usize % SECTOR, b.capacity() % SECTOR), (0, 0));
+        }
+        assert_eq!(b.iter().map(|&x| usize::from(x)).sum::<usize>(), 7 + 3);
     }
 
     #[test]
