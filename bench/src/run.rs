@@ -49,6 +49,8 @@ pub(crate) fn rows(
         }
         None => builder.tempdir()?,
     };
+    let under: Vec<OsString> =
+        a.under.as_deref().unwrap_or_default().split_whitespace().map(Into::into).collect();
     let start = |entrant: &Entrant, name: &str, workload: Option<Workload>| -> Result<Worker, Failure> {
         let alone = workload == Some(Workload::Compact);
         let job = Job {
@@ -58,7 +60,7 @@ pub(crate) fn rows(
             peers: peers.clone(),
             one_core: alone,
         };
-        Worker::start(&job, a.under.as_deref())
+        Worker::start(&job, &under, Stdio::inherit())
     };
 
     let mut loaded = Vec::new();
@@ -123,7 +125,7 @@ fn discard(dir: &Path) -> Result<(), Failure> {
 }
 
 /// A worker process. Dropped without [`Worker::stop`], it meets the end of its input and stops by itself.
-struct Worker {
+pub(crate) struct Worker {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
@@ -132,9 +134,10 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(job: &Job, under: Option<&str>) -> Result<Self, Failure> {
+    /// Starts one by the command `under`, or by itself where that is empty.
+    pub(crate) fn start(job: &Job, under: &[OsString], errors: Stdio) -> Result<Self, Failure> {
         let name = job.entrant.to_string();
-        let mut words: Vec<OsString> = under.unwrap_or_default().split_whitespace().map(Into::into).collect();
+        let mut words = under.to_vec();
         words.push(std::env::current_exe()?.into());
         let mut child = Command::new(&words[0])
             .args(&words[1..])
@@ -142,6 +145,7 @@ impl Worker {
             .arg(serde_json::to_string(job)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(errors)
             .spawn()?;
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(format!("{name}: its process has no pipes").into());
@@ -152,7 +156,12 @@ impl Worker {
         Ok(worker)
     }
 
-    fn order(&mut self, order: &Order) -> Result<Answer, Failure> {
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn order(&mut self, order: &Order) -> Result<Answer, Failure> {
         self.send(order)?;
         self.hear()
     }
@@ -184,7 +193,7 @@ impl Worker {
         self.stop()
     }
 
-    fn stop(self) -> Result<(), Failure> {
+    pub(crate) fn stop(self) -> Result<(), Failure> {
         let Worker { mut child, to, from, name, .. } = self;
         drop((to, from));
         let status = child.wait()?;

@@ -69,6 +69,7 @@ pub(crate) struct RocksDb {
     pub(crate) dynamic_level_bytes: bool,
     pub(crate) direct_io: bool,
     pub(crate) format_version: i32,
+    pub(crate) statistics: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -40,6 +40,8 @@ pub(crate) enum Order {
     Load,
     /// Fill a database for this workload alone.
     Prepare(Workload),
+    /// Have everything written out, and what reads want in the cache.
+    Warm,
     Run(Plan),
     /// Be killed, as by kill -9: nothing is closed.
     Die,
@@ -109,6 +111,7 @@ fn obey(engine: &dyn Engine, job: &Job, order: &Order, inserted: &AtomicU64) -> 
     let ((measured, memory, says, worked, settled_after), peaks) = watch::during(engine, &job.dir, || {
         let measured = match order {
             Order::Load => workload::load(engine, &job.settings)?,
+            Order::Warm => workload::warm(engine, &job.settings)?,
             Order::Prepare(w) => workload::prepare(engine, &job.settings, *w)?,
             Order::Run(plan) => workload::run(engine, &job.settings, plan, inserted)?,
             Order::Die => return Err("killed, and still there".into()),

@@ -52,7 +52,9 @@ impl RocksDb {
         o.set_use_direct_reads(direct);
         o.set_use_direct_io_for_flush_and_compaction(direct);
         o.set_disable_auto_compactions(s.hold_compactions);
-        o.enable_statistics();
+        if own.statistics {
+            o.enable_statistics();
+        }
         let db = DB::open(&o, dir)?;
         Ok(RocksDb { db, options: o, reads_direct: direct })
     }

@@ -24,6 +24,11 @@ pub(super) const ALL: &[Figure] = &[
     Figure { name: "compaction", about: "merging four runs on one core", parts: compaction },
     Figure { name: "reopen", about: "opening after kill -9, and after a clean close", parts: reopen },
     Figure { name: "large", about: "10 GiB with 512 MiB of cache and memtables, direct I/O", parts: large },
+    Figure {
+        name: "counters",
+        about: "instructions and atomic operations, and what cached reads write; wants valgrind",
+        parts: counters,
+    },
 ];
 
 pub(super) fn named(name: &str) -> Option<&'static Figure> {
@@ -53,7 +58,7 @@ fn part(more: &str, claims: Vec<Claim>) -> Part {
             workloads.push(name);
         }
     }
-    Part { command: format!("--workload {} {VS} {more}", workloads.join(",")), claims }
+    Part::Rows { command: format!("--workload {} {VS} {more}", workloads.join(",")), claims }
 }
 
 fn operations() -> Vec<Part> {
@@ -155,6 +160,10 @@ fn large() -> Vec<Part> {
     vec![of(2), of(16)]
 }
 
+fn counters() -> Vec<Part> {
+    vec![Part::Counters]
+}
+
 #[cfg(all(test, feature = "peers"))]
 mod tests {
     use super::*;
@@ -164,8 +173,9 @@ mod tests {
     fn every_command_can_be_read() {
         for figure in ALL {
             for part in (figure.parts)() {
-                let args = RunArgs::from_line(&part.command).unwrap();
-                assert!(part.claims.iter().all(|c| args.workload.contains(&c.workload)));
+                let Part::Rows { command, claims } = part else { continue };
+                let args = RunArgs::from_line(&command).unwrap();
+                assert!(claims.iter().all(|c| args.workload.contains(&c.workload)));
             }
         }
     }

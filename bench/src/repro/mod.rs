@@ -1,6 +1,7 @@
 //! `repro`: the figures that Terrane claims, measured anew, each beside what is claimed.
 
 mod claim;
+mod counters;
 mod figures;
 
 use serde::Serialize;
@@ -10,11 +11,16 @@ use crate::args::{ReproArgs, RunArgs};
 use crate::{report, run};
 use claim::Claim;
 
-/// One run of workloads, and what its rows are to show.
-struct Part {
-    /// The arguments of `terrane-bench run`.
-    command: String,
-    claims: Vec<Claim>,
+/// A part of a figure.
+enum Part {
+    /// One run of workloads, and what its rows are to show.
+    Rows {
+        /// The arguments of `terrane-bench run`.
+        command: String,
+        claims: Vec<Claim>,
+    },
+    /// Counts of what workers do, by tools that look into them.
+    Counters,
 }
 
 /// One claim, measured.
@@ -39,9 +45,6 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    if cfg!(not(feature = "peers")) {
-        return Err("the figures compare Terrane with RocksDB: build it in with `--features peers`".into());
-    }
     if !(a.scale > 0.0 && a.scale <= 1.0) {
         return Err(format!("--scale {}: above 0, at most 1", a.scale).into());
     }
@@ -52,24 +55,46 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
     let wanted = figures::ALL.iter().filter(|f| all || a.name.iter().any(|n| n == f.name));
     for figure in wanted {
         for part in (figure.parts)() {
-            report::note(&format!("{}: terrane-bench run {}", figure.name, part.command));
-            let mut args = RunArgs::from_line(&part.command)?;
-            args.scale(a.scale);
-            args.dir.clone_from(&a.dir);
-            let rows = run::rows(&args, &mut |row| {
-                report::note(&if a.rows { serde_json::to_string(row)? } else { row.line() });
-                Ok(())
-            })?;
-            for claim in &part.claims {
-                let line = claim.line(figure.name, &args, &rows)?;
-                report::say(&if a.json { serde_json::to_string(&line)? } else { line.text() });
+            match part {
+                Part::Rows { command, claims } => measure(a, figure.name, &command, &claims)?,
+                Part::Counters => match counters::run(a, &mut |line| line.say(a)) {
+                    // What is missing is the machine's; the other figures do without.
+                    Err(e) if e.is::<counters::Unfit>() => {
+                        report::note(&format!("{}: skipped: {e}", figure.name));
+                    }
+                    done => done?,
+                },
             }
         }
     }
     Ok(())
 }
 
+/// Runs workloads, and says what their rows show.
+fn measure(a: &ReproArgs, figure: &'static str, command: &str, claims: &[Claim]) -> Result<(), Failure> {
+    if cfg!(not(feature = "peers")) {
+        return Err(format!(
+            "{figure}: it compares Terrane with RocksDB: build that in with `--features peers`"
+        )
+        .into());
+    }
+    report::note(&format!("{figure}: terrane-bench run {command}"));
+    let mut args = RunArgs::from_line(command)?;
+    args.scale(a.scale);
+    args.dir.clone_from(&a.dir);
+    let rows = run::rows(&args, &mut |row| {
+        report::note(&if a.rows { serde_json::to_string(row)? } else { row.line() });
+        Ok(())
+    })?;
+    claims.iter().try_for_each(|claim| claim.line(figure, &args, &rows)?.say(a))
+}
+
 impl Line {
+    fn say(&self, a: &ReproArgs) -> Result<(), Failure> {
+        report::say(&if a.json { serde_json::to_string(self)? } else { self.text() });
+        Ok(())
+    }
+
     fn text(&self) -> String {
         let claimed = self.claimed.map_or_else(String::new, |c| {
             format!("{} ({c} claimed)", if self.holds { "holds" } else { "FALLS SHORT" })

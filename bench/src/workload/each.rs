@@ -21,7 +21,8 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
         Workload::CommitMixed => overwrite(lane, thread.is_multiple_of(2)),
         Workload::Readrandom | Workload::Readwhilewriting => read(lane, true),
         Workload::Readmissing => read(lane, false),
-        Workload::Seekrandom => seek(lane),
+        Workload::Seekrandom => seek(lane, SEEK_RECORDS),
+        Workload::Seek => seek(lane, 1),
         Workload::Scan => scan(lane),
         Workload::Deleterandom => delete(lane),
         Workload::Compact => compact(lane),
@@ -102,11 +103,11 @@ fn look(lane: &mut Lane<'_>) -> Result<(), Failure> {
     read(lane, true)
 }
 
-fn seek(lane: &mut Lane<'_>) -> Result<(), Failure> {
+fn seek(lane: &mut Lane<'_>, records: u64) -> Result<(), Failure> {
     lane.each(|lane| {
         let record = any_key(lane);
         let mut bytes = 0;
-        lane.session.scan(&lane.key, SEEK_RECORDS, &mut |k, v| bytes += k.len() + v.len())?;
+        lane.session.scan(&lane.key, records, &mut |k, v| bytes += k.len() + v.len())?;
         if bytes == 0 {
             return Err(format!("record {record}: nothing from there on").into());
         }

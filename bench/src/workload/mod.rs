@@ -4,6 +4,7 @@ mod each;
 mod ycsb;
 
 use std::ops::Range;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,8 @@ pub(crate) enum Workload {
     Readmissing,
     /// A seek to a key taken at random, and the ten records from there
     Seekrandom,
+    /// A seek to a key taken at random, and the record there
+    Seek,
     /// All records in order; an operation is a record
     Scan,
     /// As readrandom, while one more thread overwrites
@@ -96,6 +99,7 @@ impl Workload {
             Workload::Readrandom
             | Workload::Readmissing
             | Workload::Seekrandom
+            | Workload::Seek
             | Workload::Scan
             | Workload::YcsbC
             | Workload::ReopenKilled
@@ -108,7 +112,7 @@ impl Workload {
     /// Operations if nothing else is asked for.
     fn default_ops(self, records: u64) -> u64 {
         match self {
-            Workload::Seekrandom | Workload::YcsbE => (records / 10).max(1),
+            Workload::Seekrandom | Workload::Seek | Workload::YcsbE => (records / 10).max(1),
             _ => records,
         }
     }
@@ -182,6 +186,32 @@ impl Lane<'_> {
 /// Makes the database all read workloads work on: every record once, in no order.
 pub(crate) fn load(engine: &dyn Engine, settings: &Settings) -> Result<Measured, Failure> {
     fill(engine, settings, 0..settings.records)
+}
+
+/// Has all records written out, and reads in the calling thread until the cache holds whatever a read may want. Twice: what is
+/// read for the first time is marked as read, and no later read has to do that.
+pub(crate) fn warm(engine: &dyn Engine, settings: &Settings) -> Result<Measured, Failure> {
+    /// Lookups touch what scans do not: filters. There is one for this many records at least.
+    const STRIDE: usize = 64;
+    engine.flush()?;
+    engine.settle()?;
+    let data = Data::new(settings.key_bytes, settings.value_bytes);
+    let mut session = engine.session()?;
+    let mut recorder = Recorder::new(Instant::now())?;
+    let mut key = Vec::new();
+    for _ in 0..2 {
+        data.key(0, &mut key);
+        let seen = session.scan(&key, settings.records, &mut |_, _| ())?;
+        if seen != settings.records {
+            return Err(format!("{seen} records of {}", settings.records).into());
+        }
+        for record in (0..settings.records).step_by(STRIDE) {
+            data.key(record, &mut key);
+            session.get(&key, &mut |_| ())?;
+        }
+        recorder.done(settings.records);
+    }
+    Ok(recorder.result())
 }
 
 /// Makes what a workload with [`Start::Prepared`] begins with.
@@ -258,6 +288,7 @@ pub(crate) fn run(
     let threads = if plan.workload == Workload::Compact { 1 } else { plan.threads };
     let total = plan.ops.unwrap_or(plan.workload.default_ops(settings.records));
     let total = if plan.workload.start() == Start::Empty { total.min(settings.records) } else { total };
+    let over = Arc::new(Barrier::new(usize::try_from(threads)?));
     let recorders = std::thread::scope(|scope| {
         let course = &course;
         let company = (plan.workload == Workload::Readwhilewriting)
@@ -266,7 +297,9 @@ pub(crate) fn run(
             .map(|t| {
                 let first = total * t / threads;
                 let ops = total * (t + 1) / threads - first;
+                let stay = Stay(over.clone());
                 scope.spawn(move || -> Result<Recorder, Failure> {
+                    let _stay = stay;
                     let mut lane = lane(engine, course, t, first, ops)?;
                     each::work(&mut lane, t)?;
                     Ok(lane.recorder)
@@ -288,6 +321,16 @@ pub(crate) fn run(
         }
     }
     Ok(all.result())
+}
+
+/// Has a thread, however its part ends, wait for the others before it goes. What an engine keeps for a thread that went is taken
+/// over by the next one: all threads of a run are to have their own.
+struct Stay(Arc<Barrier>);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.0.wait();
+    }
 }
 
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {

@@ -109,6 +109,10 @@ pub struct Cache {
     private: Counter,
 }
 
+/// Keeps from being freed whatever is found while it lives; see [`Cache::hold`].
+#[must_use]
+pub struct Hold<'c>(#[expect(dead_code, reason = "held, not used")] Guard<'c>);
+
 impl Cache {
     /// An empty cache.
     pub fn new(options: CacheOptions) -> Cache {
@@ -128,7 +132,8 @@ impl Cache {
     }
 
     /// Calls `f` with the bytes of `key`, if they are here. The fastest access: no lock, no reference count, and no
-    /// shared write but the reference bit of a frame that is read for the first time in a while.
+    /// shared write but the reference bit of a frame that is read for the first time in a while, and what every 128th epoch
+    /// guard does (see [`Cache::hold`]).
     ///
     /// An epoch guard is held while `f` runs, and delays the freeing of whatever is evicted meanwhile: `f` should be
     /// short and not block. For longer use take a [`Pin`].
@@ -140,6 +145,14 @@ impl Cache {
         found.touch();
         self.hits.bump();
         Some(f(found.bytes()))
+    }
+
+    /// Has the calling thread's accesses share one epoch guard until the hold goes: taking a guard costs an atomic
+    /// read-modify-write, and every 128th of a thread may write to a line that all readers share. As with [`Cache::with`],
+    /// what is evicted meanwhile is not freed: a hold should be short, and its holder not block.
+    #[inline]
+    pub fn hold(&self) -> Hold<'_> {
+        Hold(self.domain.pin())
     }
 
     /// A pin on the frame of `key`, if it is here.
@@ -386,6 +399,12 @@ impl Cache {
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache").field("shards", &self.shards.len()).field("stats", &self.stats()).finish()
+    }
+}
+
+impl fmt::Debug for Hold<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").finish_non_exhaustive()
     }
 }
 

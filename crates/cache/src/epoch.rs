@@ -1,5 +1,9 @@
 //! When an unlinked frame or table may be freed: after every guard that could have reached it is gone.
 //!
+//! A guard costs an atomic read-modify-write on a line that its thread alone writes; one taken within another costs nothing of
+//! the kind. Every 128th of a thread looks whether the epoch can be advanced: it reads the lines of all threads, and then
+//! stores to the one that all of them read. A lookup therefore takes one guard for all of its blocks ([`crate::Cache::hold`]).
+//!
 //! The real thing is a crossbeam collector of the cache's own. On the process-wide one a reader elsewhere (a long scan of
 //! a memtable, another database) would keep this cache from freeing anything; and seeded single-threaded runs, which
 //! have to repeat exactly, would depend on what other threads of the process do. It also ends with the cache: nothing

@@ -43,7 +43,7 @@ mod tally;
 #[cfg(all(test, loom))]
 mod model;
 
-pub use cache::{Cache, CacheOptions, CacheStats};
+pub use cache::{Cache, CacheOptions, CacheStats, Hold};
 pub use frame::{Pin, Priority};
 pub use heat::HeatSampler;
 pub use key::FrameKey;

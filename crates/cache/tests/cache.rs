@@ -166,6 +166,21 @@ fn while_nothing_can_be_freed_misses_are_private_and_the_cache_stays_as_it_is() 
 }
 
 #[test]
+fn what_leaves_during_a_hold_is_freed_after_it() {
+    let c = cache(1 << 20);
+    drop(c.insert(key(1), vec![1; 4096], Priority::Data));
+    let hold = c.hold();
+    assert_eq!(c.with(key(1), |b| b[0]), Some(1));
+    c.remove(key(1));
+    // Resizing frees all that can be freed.
+    c.set_capacity(1 << 19);
+    assert!(c.stats().awaiting_bytes >= 4096, "{:?}", c.stats());
+    drop(hold);
+    c.set_capacity(1 << 18);
+    assert_eq!(c.stats().awaiting_bytes, 0);
+}
+
+#[test]
 fn pinned_frames_do_not_leave_and_others_are_served_privately() {
     let c = cache(2 << 20);
     let pins: Vec<_> = (0..200).map(|n| (n, load(&c, n, 16_384))).collect();

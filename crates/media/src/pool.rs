@@ -158,6 +158,9 @@ impl std::fmt::Debug for Shared {
 }
 
 /// A task that panics has a bug, and the panic hook has reported it; the pool's other tasks still must run.
+///
+/// A function of its own in the program too: what looks into a running process knows background work by its name.
+#[inline(never)]
 fn run(job: Job) {
     let _reported = catch_unwind(AssertUnwindSafe(job));
 }

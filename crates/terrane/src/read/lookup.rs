@@ -159,6 +159,8 @@ impl Walk {
             }
             self.below_memtables = true;
         }
+        // One guard for all blocks of the step: index, filter and data of each run.
+        let _held = view.cache.hold();
         while let Some(run) = run_at(view.state, self.run) {
             if let Some(r) = run.find(key) {
                 match self.search(r, view, key, seq, supplied, &mut answer)? {

@@ -1,0 +1,235 @@
+//! Counts in place of times: what an operation costs in instructions, in atomic read-modify-writes, and in lines of memory
+//! that threads share. They say the same on a busy machine, and on one with few cores.
+//!
+//! Valgrind runs one thread at a time, in turns of some 100,000 jumps. So threads that meet only where one waits (for a
+//! flush, say) do so as ever; the retries of those that meet on a word at the same moment do not occur.
+
+mod code;
+mod maps;
+mod place;
+mod profile;
+mod reader;
+mod tool;
+mod trace;
+mod trial;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::rc::Rc;
+
+use crate::Failure;
+use crate::args::{ReproArgs, RunArgs};
+use crate::engine::Kind;
+use crate::report;
+use crate::repro::Line;
+use crate::settings::Peers;
+use crate::workload::Workload;
+use profile::{Runs, Site};
+use reader::{Found, Reader};
+pub(super) use tool::Unfit;
+use trial::{Trial, Who};
+
+/// The figure's name.
+const FIGURE: &str = "counters";
+
+/// Operations that are counted.
+struct Counted {
+    /// What a user calls one.
+    name: &'static str,
+    workload: Workload,
+    who: Who,
+    /// Further arguments of `terrane-bench run`.
+    command: &'static str,
+}
+
+const fn counted(name: &'static str, workload: Workload, who: Who, command: &'static str) -> Counted {
+    Counted { name, workload, who, command }
+}
+
+const READS: &str = "--engine terrane,rocksdb --records 200000 --ops 50000 --memtable-mib 16";
+
+const COUNTED: [Counted; 12] = {
+    use Who::{Background, Callers};
+    use Workload::{Fillrandom, Readrandom, Seek, Seekrandom};
+    // All in one memtable: valgrind slows flushes down as much as writers, who would be paced.
+    const ONE: &str = "--threads 1 --engine terrane,rocksdb --records 200000";
+    const MANY: &str = "--threads 32 --engine terrane --records 200000";
+    // Five memtables, written out and merged.
+    const ONE_MERGED: &str = "--threads 1 --engine terrane,rocksdb --records 200000 --memtable-mib 16";
+    const MANY_MERGED: &str = "--threads 32 --engine terrane --records 200000 --memtable-mib 16";
+    const SYNCED: &str = "--threads 1 --engine terrane --records 2000 --sync";
+    const MANY_SYNCED: &str = "--threads 32 --engine terrane --records 6400 --sync";
+    const READ_BY_MANY: &str = "--threads 32 --engine terrane --records 200000 --ops 64000 --memtable-mib 16";
+    [
+        counted("get", Readrandom, Callers, READS),
+        counted("get", Readrandom, Callers, READ_BY_MANY),
+        counted("seek", Seek, Callers, READS),
+        counted("seek and 10 records", Seekrandom, Callers, READS),
+        counted("put", Fillrandom, Callers, ONE),
+        counted("put", Fillrandom, Background, ONE_MERGED),
+        counted("put", Fillrandom, Callers, MANY),
+        counted("put", Fillrandom, Background, MANY_MERGED),
+        counted("synced commit", Fillrandom, Callers, SYNCED),
+        counted("synced commit", Fillrandom, Background, SYNCED),
+        counted("synced commit", Fillrandom, Callers, MANY_SYNCED),
+        counted("synced commit", Fillrandom, Background, MANY_SYNCED),
+    ]
+};
+
+/// Lookups of which every access is followed: few, for each is a thousand lines of text.
+const TRACED: &str =
+    "--workload readrandom --engine terrane,rocksdb --threads 4 --records 10000 --ops 2400 --memtable-mib 4";
+
+/// Measures everything; `see` gets each line as it comes.
+pub(super) fn run(a: &ReproArgs, see: &mut dyn FnMut(Line) -> Result<(), Failure>) -> Result<(), Failure> {
+    tool::check()?;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("terrane-counters-");
+    let dir = match &a.dir {
+        Some(d) => {
+            std::fs::create_dir_all(d)?;
+            builder.tempdir_in(d)?
+        }
+        None => builder.tempdir()?,
+    };
+    let mut reader = Reader::default();
+    for c in &COUNTED {
+        let args = arguments(&format!("--workload {} {}", c.workload, c.command), a)?;
+        count(c, &args, dir.path(), &mut reader)?.into_iter().try_for_each(&mut *see)?;
+    }
+    let args = arguments(TRACED, a)?;
+    trace(&args, dir.path(), &mut reader)?.into_iter().try_for_each(see)
+}
+
+fn arguments(command: &str, a: &ReproArgs) -> Result<RunArgs, Failure> {
+    // Terrane's own counts need no peer, and no peer has to be built for them.
+    let command = if cfg!(feature = "peers") { command.to_owned() } else { command.replace(",rocksdb", "") };
+    report::note(&format!("{FIGURE}: under valgrind: terrane-bench run {command}"));
+    let mut args = RunArgs::from_line(&command)?;
+    args.scale(a.scale);
+    Ok(args)
+}
+
+/// The peers, without what they count of themselves.
+fn peers(args: &RunArgs) -> Result<Peers, Failure> {
+    let mut peers = Peers::load(args)?;
+    peers.rocksdb.statistics = false;
+    Ok(peers)
+}
+
+/// What all engines do, and the lines about it.
+fn count(c: &Counted, args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result<Vec<Line>, Failure> {
+    let peers = peers(args)?;
+    let mut instructions = Vec::new();
+    let mut rmws = Vec::new();
+    for entrant in args.engine.iter().flat_map(|k| k.entrants(&peers, None)) {
+        let trial = Trial { args, peers: &peers, entrant: &entrant, workload: c.workload, dir };
+        let (profile, ops) = trial.count(c.who)?;
+        let per_op = |n: u64| n as f64 / ops as f64;
+        report::note(&format!(
+            "{entrant}: {:.0} instructions per {}",
+            per_op(profile.instructions()),
+            c.name
+        ));
+        instructions.push((entrant.clone(), per_op(profile.instructions())));
+        let found = reader.rmws(&profile)?;
+        rmws.push((entrant, per_op(found.total()), found.says(ops)));
+    }
+    let row = |what: &str| {
+        let threads =
+            if args.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", args.threads) };
+        let who = if c.who == Who::Background { ", background" } else { "" };
+        format!("{} {threads}{who}: {what}", c.name)
+    };
+    let mut lines = Vec::new();
+    let ours = instructions.iter().find(|(e, _)| e.kind == Kind::Terrane).map(|&(_, n)| n);
+    let theirs =
+        instructions.iter().filter(|(e, _)| e.kind != Kind::Terrane).map(|&(_, n)| n).reduce(f64::min);
+    let each: Vec<_> = instructions.iter().map(|(e, n)| format!("{e} {n:.0}")).collect();
+    let each = each.join(", ");
+    lines.extend(match (ours, theirs) {
+        (Some(ours), Some(theirs)) => Some(stated(row("instructions"), ours / theirs, "x RocksDB's", each)),
+        (Some(ours), None) => Some(stated(row("instructions"), ours, "per operation", each)),
+        (None, _) => None,
+    });
+    if let Some((_, total, says)) = rmws.iter().find(|(e, ..)| e.kind == Kind::Terrane) {
+        let mut note = says.clone();
+        for (entrant, total, _) in rmws.iter().filter(|(e, ..)| e.kind != Kind::Terrane) {
+            let _ = write!(note, "; {entrant} {total:.2} in all");
+        }
+        lines.push(stated(row("atomic RMWs"), *total, "per operation", note));
+    }
+    Ok(lines)
+}
+
+/// Which lines of memory cached lookups write that other threads touch.
+fn trace(args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result<Vec<Line>, Failure> {
+    let peers = peers(args)?;
+    let own: Rc<str> = std::env::current_exe()?.to_string_lossy().into();
+    let (mut lines, mut theirs) = (Vec::new(), String::new());
+    for entrant in args.engine.iter().flat_map(|k| k.entrants(&peers, None)) {
+        let entry = format!("::{}::", entrant.kind.name());
+        let entries =
+            reader.code(&own)?.functions(|f| f.contains(&entry) && f.ends_with("engine::Session>::get"));
+        let [entry] = entries[..] else {
+            return Err(format!("{entrant}: {} functions are its lookup", entries.len()).into());
+        };
+        let trial = Trial { args, peers: &peers, entrant: &entrant, workload: Workload::Readrandom, dir };
+        let (shared, maps) = trial.trace(entry)?;
+        if shared.lookups == 0 || shared.threads < 2 {
+            return Err(format!("{entrant}: no lookup could be followed").into());
+        }
+        let mut found = |stores: &BTreeMap<u64, u64>| -> Result<Found, Failure> {
+            let unknown = Site { object: "elsewhere".into(), address: 0 };
+            let all = stores.iter().map(|(&at, &n)| (maps.site(at).unwrap_or(unknown.clone()), n));
+            reader.found(all.map(|(s, times)| (s, Runs { function: "?".into(), times })).collect())
+        };
+        let (many, read) = (found(&shared.written_by_many)?, found(&shared.read_by_others)?);
+        let per_get = |n: u64| n as f64 / shared.lookups as f64;
+        report::note(&format!(
+            "{entrant}: {:.3} stores per get to lines that others write",
+            per_get(many.total())
+        ));
+        if entrant.kind != Kind::Terrane {
+            let (many, read) = (per_get(many.total()), per_get(read.total()));
+            let _ = write!(theirs, "; {entrant} {many:.3}, and {read:.3} to lines that others read");
+            continue;
+        }
+        let stores = per_get(shared.stores);
+        let note = format!("of {stores:.0} stores in all; {}", many.says(shared.lookups));
+        let row = |what| format!("get {} threads: {what}", shared.threads);
+        let measured = per_get(many.total());
+        let claimed = Some(0.0);
+        let line = stated(row("stores to lines that others write"), measured, "per get", note);
+        lines.push(Line { claimed, holds: measured == 0.0, ..line });
+        let note =
+            format!("{:.3} loads by others; {}", per_get(shared.loads_by_others), read.says(shared.lookups));
+        lines.push(stated(row("stores to lines that others read"), per_get(read.total()), "per get", note));
+    }
+    lines.iter_mut().take(1).for_each(|line| line.note.push_str(&theirs));
+    Ok(lines)
+}
+
+fn stated(row: String, measured: f64, unit: &'static str, note: String) -> Line {
+    Line { figure: FIGURE, row, claimed: None, measured, unit, note, holds: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    #[test]
+    fn every_command_can_be_read() {
+        let own = COUNTED.iter().map(|c| format!("--workload {} {}", c.workload, c.command));
+        let Ok(Cli { command: Command::Repro(a) }) = Cli::try_parse_from(["bench", "repro", FIGURE]) else {
+            panic!("the figure cannot be asked for");
+        };
+        for command in own.chain([TRACED.to_owned()]) {
+            arguments(&command, &a).unwrap();
+        }
+    }
+}
