@@ -1,7 +1,7 @@
 //! Memory that is handed out piece by piece and given back as a whole.
 //!
-//! *Chunks* come from the allocator, 4 KiB at first and doubling up to 2 MiB, so that a thousand small indexes cost
-//! little and a large one gets huge pages. Threads do not bump one shared pointer: a thread takes a *span* of the current
+//! *Chunks* come from the allocator, 4 KiB at first and doubling up to 2 MiB or a sixteenth of the budget, so that a
+//! thousand small indexes cost little, a large one gets huge pages, and none takes much of a small budget at once. Threads do not bump one shared pointer: a thread takes a *span* of the current
 //! chunk for its stripe and carves pieces from that; a span is at most a sixty-fourth of the whole. Pieces that are large
 //! for a span are carved from the chunk, and very large ones get a chunk of their own.
 //!
@@ -129,7 +129,11 @@ impl Memory {
             chunks.next += size;
             return at;
         }
-        let usual = self.bytes().next_power_of_two().clamp(FIRST_CHUNK, HUGE_PAGE);
+        let most = match self.budget.limit() {
+            0 => HUGE_PAGE,
+            limit => 1 << (limit / 16).clamp(FIRST_CHUNK, HUGE_PAGE).ilog2(),
+        };
+        let usual = self.bytes().next_power_of_two().clamp(FIRST_CHUNK, most);
         if size > usual / 4 {
             return self.chunk(chunks, size);
         }

@@ -1,8 +1,9 @@
 //! Records in memory, and the arena that holds them.
 //!
-//! A record is a header of sixteen bytes (sequence and kind, lengths), the key and the value, written once before its
+//! A record is a header of eleven bytes (sequence and kind, lengths), the key and the value, written once before its
 //! address is published and never changed after. Whoever got the address through an acquiring load may therefore read
-//! it as plain memory.
+//! it as plain memory. Lengths that the header has no room for follow it in eight more bytes: the smaller records are, the
+//! more of them a memtable takes, and the less each of them costs to merge.
 
 use std::num::NonZeroUsize;
 use std::ptr::{copy_nonoverlapping, with_exposed_provenance};
@@ -29,15 +30,29 @@ pub struct Record<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecordPtr(NonZeroUsize);
 
-/// What precedes the key. Lengths above 4 GiB are refused before they get here.
-#[repr(C)]
+/// What precedes the key.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
 struct Header {
     seq_and_kind: u64,
-    key_len: u32,
+    /// Of the value; [`LONG_VALUE`] where [`Lengths`] has both.
+    value_len: u16,
+    /// Of the key; [`LONG_KEY`] where [`Lengths`] has both.
+    key_len: u8,
+}
+
+/// What follows the header where one of its lengths says so. Lengths above 4 GiB are refused before they get here.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Lengths {
     value_len: u32,
+    key_len: u32,
 }
 
 const HEADER: usize = size_of::<Header>();
+const LENGTHS: usize = size_of::<Lengths>();
+const LONG_KEY: u8 = u8::MAX;
+const LONG_VALUE: u16 = u16::MAX;
 
 /// Records are aligned so that the index may tag their addresses.
 pub(crate) const RECORD_ALIGN: usize = 8;
@@ -60,12 +75,23 @@ impl RecordPtr {
     #[inline]
     pub(crate) unsafe fn read<'a>(self) -> Record<'a> {
         let at = with_exposed_provenance::<u8>(self.0.get());
-        // SAFETY: per contract a record lies here: a header, then as many bytes as it says, never written again.
+        // SAFETY: per contract a record lies here: a header, the lengths if that says so, then as many bytes as they say,
+        // never written again.
         unsafe {
-            let header = &*at.cast::<Header>();
-            let key = slice::from_raw_parts(at.add(HEADER), header.key_len as usize);
-            let value = slice::from_raw_parts(at.add(HEADER + key.len()), header.value_len as usize);
-            Record { key, seq: header.seq_and_kind >> 8, kind: header.seq_and_kind as u8, value }
+            let header = at.cast::<Header>().read_unaligned();
+            let (mut key, mut key_len, mut value_len) =
+                (at.add(HEADER), usize::from(header.key_len), usize::from(header.value_len));
+            if header.key_len == LONG_KEY || header.value_len == LONG_VALUE {
+                let lengths = key.cast::<Lengths>().read_unaligned();
+                (key_len, value_len) = (lengths.key_len as usize, lengths.value_len as usize);
+                key = key.add(LENGTHS);
+            }
+            Record {
+                key: slice::from_raw_parts(key, key_len),
+                seq: header.seq_and_kind >> 8,
+                kind: header.seq_and_kind as u8,
+                value: slice::from_raw_parts(key.add(key_len), value_len),
+            }
         }
     }
 }
@@ -85,12 +111,21 @@ impl RecordArena {
         debug_assert!(seq <= terrane_base::MAX_SEQ);
         let (key_len, value_len) = (key.len() as u32, value.len() as u32);
         let (key, value) = (&key[..key_len as usize], &value[..value_len as usize]);
-        let at = self.0.alloc(HEADER + key.len() + value.len());
-        let header = Header { seq_and_kind: seq << 8 | u64::from(kind), key_len, value_len };
-        // SAFETY: the piece is ours, aligned, of the size that is written, and nobody else knows it yet.
+        let short = (u8::try_from(key_len).ok().filter(|n| *n != LONG_KEY))
+            .zip(u16::try_from(value_len).ok().filter(|n| *n != LONG_VALUE));
+        let lengths = if short.is_some() { 0 } else { LENGTHS };
+        let (short_key, short_value) = short.unwrap_or((LONG_KEY, LONG_VALUE));
+        let seq_and_kind = seq << 8 | u64::from(kind);
+        let header = Header { seq_and_kind, value_len: short_value, key_len: short_key };
+        let at = self.0.alloc(HEADER + lengths + key.len() + value.len());
+        // SAFETY: the piece is ours, of the size that is written, and nobody else knows it yet.
         unsafe {
-            at.cast::<Header>().write(header);
-            let bytes = at.as_ptr().add(HEADER);
+            at.cast::<Header>().write_unaligned(header);
+            let mut bytes = at.as_ptr().add(HEADER);
+            if short.is_none() {
+                bytes.cast::<Lengths>().write_unaligned(Lengths { value_len, key_len });
+                bytes = bytes.add(LENGTHS);
+            }
             copy_nonoverlapping(key.as_ptr(), bytes, key.len());
             copy_nonoverlapping(value.as_ptr(), bytes.add(key.len()), value.len());
         }
@@ -121,8 +156,12 @@ mod tests {
     fn what_is_pushed_is_read_back() {
         let arena = RecordArena::new(MemoryBudget::new(0));
         let big = vec![7u8; 3 << 20];
-        let cases: [(&[u8], Seq, u8, &[u8]); 4] = [
+        let cases: [(&[u8], Seq, u8, &[u8]); 8] = [
             (b"", 0, 0, b""),
+            (&big[..254], 3, 0, &big[..65534]),
+            (&big[..255], 4, 0, b"v"),
+            (b"k", 5, 0, &big[..65535]),
+            (&big[..256], 6, 0, &big[..65536]),
             (b"k", terrane_base::MAX_SEQ, 255, b""),
             (b"", 1, 1, b"value"),
             (&big, 9, 2, &big),
