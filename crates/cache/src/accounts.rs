@@ -1,4 +1,4 @@
-//! Byte accounts: what the cache may hold and what it holds.
+//! Accounts: what the cache may hold and what it holds, in bytes, and the memory that frames are made of.
 //!
 //! Three sums are kept. *Resident* frames can be found. *Alive* frames are resident ones plus those that were evicted but
 //! are not freed yet, because a pin or an epoch guard may still reach them. *Bookkeeping* is tables, queues and ghosts.
@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
 
+use crate::slab::Slab;
+
 /// Room for frames awaiting reclamation that even a small cache keeps.
 const MIN_SLACK: usize = 128 << 10;
 /// Room for a table or queue that grows, beyond a share of the capacity.
@@ -31,11 +33,14 @@ pub(crate) struct Accounts {
     alive: CachePadded<AtomicUsize>,
     resident: CachePadded<AtomicUsize>,
     bookkeeping: CachePadded<AtomicUsize>,
+    /// Here because every frame has its accounts: memory outlives the frames that are made of it.
+    pub(crate) slab: Slab,
 }
 
 impl Accounts {
     pub(crate) fn new(capacity: usize) -> Accounts {
         Accounts {
+            slab: Slab::new(capacity),
             capacity: AtomicUsize::new(capacity),
             alive: CachePadded::default(),
             resident: CachePadded::default(),
@@ -73,6 +78,11 @@ impl Accounts {
     /// eviction alone would use up the slack.
     pub(crate) fn fits(&self, charge: usize) -> bool {
         charge <= self.slack() / 2
+    }
+
+    /// What a frame of `len` bytes takes.
+    pub(crate) fn charge_of(&self, len: usize) -> usize {
+        self.slab.charge_of(len)
     }
 
     /// Charges a frame about to be made, unless that would pass the limit.

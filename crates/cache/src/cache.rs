@@ -9,7 +9,7 @@ use terrane_base::{Error, ErrorKind, Result};
 use crate::accounts::Accounts;
 use crate::epoch::{Domain, Guard};
 use crate::flight::Flight;
-use crate::frame::{Frame, Pin, Priority};
+use crate::frame::{Pin, Priority};
 use crate::key::FrameKey;
 use crate::shard::{Boarding, Entered, Shard};
 use crate::tally::Tally;
@@ -321,7 +321,7 @@ impl Cache {
     /// Makes a frame and lets it in. The limit is checked before, and room is made after: the frame is paid for from its
     /// first moment, and whatever leaves for it is paid for until it is freed.
     fn admit(&self, key: FrameKey, bytes: &[u8], priority: Priority) -> Pin {
-        let charge = Frame::charge_of(bytes.len());
+        let charge = self.accounts.charge_of(bytes.len());
         if !self.charge(charge) {
             self.private.add(1);
             return Pin::new(key, priority, bytes, None);

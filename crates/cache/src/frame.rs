@@ -1,4 +1,4 @@
-//! A frame: one immutable byte string with its header, in one allocation.
+//! A frame: one immutable byte string with its header, in one piece of memory.
 //!
 //! Header and bytes lie side by side, so that a hit costs one dependent load less than a boxed slice would. The price is
 //! one copy when the frame is made, small beside the read that went before it.
@@ -9,7 +9,6 @@
 //! every epoch guard of that time is gone. A reader that found the frame under a guard may therefore use it, or turn it
 //! into a pin with a plain increment, without asking whether it is still alive.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -20,6 +19,7 @@ use terrane_base::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::accounts::Accounts;
 use crate::epoch::Guard;
 use crate::key::FrameKey;
+use crate::slab::{alloc_alone, charge_alone, free_alone};
 
 /// What a frame holds, which decides how long it stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,27 +64,10 @@ pub(crate) struct Frame {
     witness: terrane_base::sync::cell::UnsafeCell<()>,
 }
 
-/// What an allocator adds to an aligned allocation, roughly.
-const ALLOCATOR_OVERHEAD: usize = 32;
-
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Frame>() == 64);
 
 impl Frame {
-    /// Memory that a frame of `len` bytes takes.
-    pub(crate) fn charge_of(len: usize) -> usize {
-        len.saturating_add(64 + ALLOCATOR_OVERHEAD)
-    }
-
-    fn layout(len: usize) -> Layout {
-        let size = size_of::<Frame>().checked_add(len);
-        match size.map(|size| Layout::from_size_align(size, align_of::<Frame>())) {
-            Some(Ok(layout)) => layout,
-            // Beyond the address space. Ends the process, as running out of memory does.
-            _ => handle_alloc_error(Layout::new::<Frame>()),
-        }
-    }
-
     /// Asks the processor to load the header, the first bytes and the last ones of a frame of `len` bytes. The frame may be
     /// gone, and its length another.
     pub(crate) fn prefetch(frame: *const Frame, len: usize) {
@@ -125,19 +108,19 @@ unsafe impl Send for Pin {}
 unsafe impl Sync for Pin {}
 
 impl Pin {
-    /// Copies `bytes` into a new frame. With `accounts`, the caller has charged [`Frame::charge_of`] there, and the frame
-    /// discharges it when freed.
+    /// Copies `bytes` into a new frame. With `accounts`, the memory is theirs, and the caller has charged
+    /// [`Accounts::charge_of`] there; the frame discharges it when freed.
     pub(crate) fn new(
         key: FrameKey,
         priority: Priority,
         bytes: &[u8],
         accounts: Option<std::sync::Arc<Accounts>>,
     ) -> Pin {
-        let layout = Frame::layout(bytes.len());
-        // SAFETY: the layout has the header's size at least, so it is not empty.
-        let Some(frame) = NonNull::new(unsafe { alloc(layout) }.cast::<Frame>()) else {
-            handle_alloc_error(layout);
+        let frame = match &accounts {
+            Some(accounts) => accounts.slab.alloc(bytes.len()),
+            None => alloc_alone(bytes.len()),
         };
+        let frame = frame.cast::<Frame>();
         let header = Frame {
             key,
             len: bytes.len(),
@@ -178,8 +161,13 @@ impl Pin {
         self.frame().priority
     }
 
+    /// Memory that it takes.
     pub(crate) fn charge(&self) -> usize {
-        Frame::charge_of(self.frame().len)
+        let frame = self.frame();
+        match &frame.accounts {
+            Some(accounts) => accounts.charge_of(frame.len),
+            None => charge_alone(frame.len),
+        }
     }
 
     pub(crate) fn set_entry(&self, entry: u32) {
@@ -236,15 +224,19 @@ impl Drop for Pin {
         }
         #[cfg(loom)]
         self.frame().witness.with_mut(|_| ());
-        let charge = self.charge();
-        let layout = Frame::layout(self.frame().len);
+        let (charge, len) = (self.charge(), self.frame().len);
         // SAFETY: that was the last count. No table slot leads here any more either: the entry's count is given up only
         // after the frame was unlinked and the guards of that time are gone.
         let accounts = unsafe { self.0.as_ptr().read() }.accounts;
-        // SAFETY: allocated in `new` with the same layout; the header was moved out above.
-        unsafe { dealloc(self.0.as_ptr().cast::<u8>(), layout) };
-        if let Some(accounts) = accounts {
-            accounts.discharge(charge);
+        let piece = self.0.cast::<u8>();
+        match accounts {
+            Some(accounts) => {
+                // SAFETY: from there in `new`, with the same length; the header was moved out above.
+                unsafe { accounts.slab.free(piece, len) };
+                accounts.discharge(charge);
+            }
+            // SAFETY: as above.
+            None => unsafe { free_alone(piece, len) },
         }
     }
 }

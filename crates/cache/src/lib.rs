@@ -10,7 +10,8 @@
 //! get_or_load ----> shard lock: books = queues + ghosts + loads under way   misses: a few short sections per shard
 //! ```
 //!
-//! Read `frame` for the life of a frame, `table` for the lookup, `policy` for who stays, `accounts` for the budget.
+//! Read `frame` for the life of a frame, `table` for the lookup, `policy` for who stays, `accounts` for the budget,
+//! `slab` for the memory.
 //!
 //! # Promises
 //! - *Memory*: frames that can be found, frames that left but wait for a reader, and bookkeeping together stay within the
@@ -37,6 +38,7 @@ mod heat;
 mod key;
 mod policy;
 mod shard;
+mod slab;
 mod table;
 mod tally;
 
