@@ -2,7 +2,7 @@
 //!
 //! A merge replaces blocks that readers found in the cache by others that they would have to fetch from the device, so
 //! those that take the place of cached ones enter at once: see [`Heir`]. So do the index and the filters of an extent that
-//! will be asked by every lookup of its range.
+//! will be asked by every lookup of its range, and whatever finds room: what is written is in memory anyway.
 
 use std::sync::Arc;
 
@@ -13,12 +13,13 @@ use terrane_format::extent::FinishedExtent;
 /// at a time together. What they replace leaves only when the merge is installed.
 const SHARE: usize = 8;
 
-/// Whether a block that is written enters the cache.
+/// How a block that is written enters the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heir {
-    /// Nobody asked for what it replaces, or it replaces nothing.
+    /// Nobody asked for what it replaces, or it replaces nothing: it enters where there is room for it, and is the first to
+    /// leave.
     No,
-    /// It replaces blocks that readers have in the cache.
+    /// It replaces blocks that readers have in the cache: others may have to leave for it.
     Yes,
 }
 
@@ -39,7 +40,10 @@ pub(crate) struct Heirs {
 #[derive(Debug)]
 struct Kept {
     offset: u32,
-    raw: Vec<u8>,
+    len: usize,
+    /// Its bytes as readers see them, where they are not stored so.
+    raw: Option<Vec<u8>>,
+    priority: Priority,
     /// Whether it may push others out.
     claims: bool,
 }
@@ -51,20 +55,19 @@ impl Heirs {
         Heirs { cache, allowance, sections, blocks: Vec::new(), bytes: 0 }
     }
 
-    /// Keeps the raw bytes of the block that will lie at `offset`, if it is to enter.
-    pub(super) fn consider(&mut self, heir: Heir, offset: u32, raw: &[u8]) {
-        if heir == Heir::No {
-            return;
-        }
+    /// Keeps the raw bytes of the block that will lie at `offset`, if it is to enter; where it is `plain`, they will lie there.
+    pub(super) fn consider(&mut self, heir: Heir, offset: u32, raw: &[u8], plain: bool) {
         let claims = self.bytes + raw.len() > self.cache.room();
         if claims {
-            if raw.len() > self.allowance {
+            if heir == Heir::No || raw.len() > self.allowance {
                 return;
             }
             self.allowance -= raw.len();
         }
         self.bytes += raw.len();
-        self.blocks.push(Kept { offset, raw: raw.to_vec(), claims });
+        let priority = if heir == Heir::Yes { Priority::Heir } else { Priority::Data };
+        let raw_apart = (!plain).then(|| raw.to_vec());
+        self.blocks.push(Kept { offset, len: raw.len(), raw: raw_apart, priority, claims });
     }
 
     /// Lets in what was kept of `extent`, which is written, or about to be. Says how many bytes others may have had to leave for.
@@ -83,8 +86,11 @@ impl Heirs {
         self.bytes = 0;
         let mut claimed = 0;
         for block in self.blocks.drain(..) {
-            claimed += if block.claims { block.raw.len() } else { 0 };
-            self.cache.insert(key(block.offset), block.raw, Priority::Heir);
+            let from = block.offset as usize;
+            let stored = extent.bytes.get(from..from + block.len);
+            let Some(raw) = block.raw.as_deref().or(stored) else { continue };
+            claimed += if block.claims { block.len } else { 0 };
+            self.cache.insert(key(block.offset), raw, block.priority);
         }
         claimed
     }

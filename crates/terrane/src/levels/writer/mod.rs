@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use terrane_base::{Result, Seq};
 use terrane_cache::Cache;
-use terrane_format::block::FinishedBlock;
+use terrane_format::block::{Compression, FinishedBlock};
 use terrane_format::extent::{BlockHandle, ExtentBuilder, ExtentForm, ExtentMeta, Image};
 use terrane_format::tombstone::RangeTombstones;
 use terrane_media::Errand;
@@ -34,6 +34,8 @@ const MAX_FRAGMENTS: usize = 4096;
 pub(crate) struct RunWriter {
     ids: Arc<Ids>,
     builder: ExtentBuilder,
+    /// Blocks are stored as readers see them.
+    plain: bool,
     /// Those behind the last cut.
     tombstones: RangeTombstones,
     last_key: Vec<u8>,
@@ -52,6 +54,7 @@ impl RunWriter {
     ) -> Result<Self> {
         Ok(RunWriter {
             ids,
+            plain: form.compression == Compression::None,
             builder: ExtentBuilder::new(form)?,
             tombstones,
             last_key: Vec::new(),
@@ -71,7 +74,7 @@ impl RunWriter {
     pub(crate) fn add_block(&mut self, block: FinishedBlock, raw_crc: Option<u32>, heir: Heir) -> Result<()> {
         self.cut_before(&block.first_key, block.bytes.len())?;
         self.last_key.clone_from(&block.last_key);
-        self.heirs.consider(heir, self.builder.next_offset(), &block.bytes);
+        self.heirs.consider(heir, self.builder.next_offset(), &block.bytes, self.plain);
         self.builder.add_block(block, raw_crc)
     }
 
@@ -86,7 +89,7 @@ impl RunWriter {
         (heir, raw): (Heir, &[u8]),
     ) -> Result<()> {
         self.cut_before(first.0, stored.len())?;
-        self.heirs.consider(heir, self.builder.next_offset(), raw);
+        self.heirs.consider(heir, self.builder.next_offset(), raw, handle.compression == Compression::None);
         last_key.clone_into(&mut self.last_key);
         self.builder.add_stored_block(first, last_key, handle, stored, filter)
     }
