@@ -168,7 +168,6 @@ fn input_values(task: &Task) -> Result<Vec<u64>> {
 struct Walk<'t> {
     task: &'t Task,
     retention: Retention<'t>,
-    cursor: BlockCursor,
     key: Vec<u8>,
     newer: Option<Seq>,
     records: u64,
@@ -182,7 +181,6 @@ impl<'t> Walk<'t> {
         Walk {
             task,
             retention: Retention::new(&task.snapshots, kept, task.bottom),
-            cursor: BlockCursor::new(),
             key: Vec::new(),
             newer: None,
             records: 0,
@@ -193,46 +191,18 @@ impl<'t> Walk<'t> {
     fn block(&mut self, i: usize, said: &FinishedBlock) -> Result<(), Violation> {
         let unreadable = |e| Violation::Unreadable(i, e);
         let block = Block::parse(&said.bytes).map_err(unreadable)?;
-        // What searching relies on and a walk from record to record does not see.
-        block.verify().map_err(unreadable)?;
-        self.cursor.seek_first(block).map_err(unreadable)?;
-        if !self.cursor.valid() {
-            return Err(Violation::Metadata(i, "number of rows"));
-        }
-        if self.cursor.key() != said.first_key || self.cursor.seq() != said.first_seq {
-            return Err(Violation::Metadata(i, "first record"));
-        }
         let mut seen = Seen::default();
         let mut hashes = said.hashes.iter();
-        while self.cursor.valid() {
-            let (seq, kind) = (self.cursor.seq(), self.cursor.kind());
-            let new_key = match self.newer {
-                None => true,
-                Some(newer) => match self.key.as_slice().cmp(self.cursor.key()) {
-                    Ordering::Less => true,
-                    Ordering::Equal if seq < newer => false,
-                    _ => return Err(Violation::Order(i)),
-                },
-            };
-            if new_key {
-                self.key.clear();
-                self.key.extend_from_slice(self.cursor.key());
-                self.retention.begin_key(&self.key);
-            }
-            // A key that goes on from the block before is in this block's filter too.
-            if (new_key || seen.rows == 0) && hashes.next() != Some(&key_hash(&self.key)) {
-                return Err(Violation::Metadata(i, "filter hash"));
-            }
-            self.newer = Some(seq);
-            if self.retention.judge(seq, kind) != Verdict::Keep(seq) {
-                return Err(Violation::Needless(i));
-            }
-            seen.add(seq, kind);
-            if kind == Kind::ValueRef {
-                let value = ValueRef::decode(self.cursor.value(block)).map_err(unreadable)?;
-                self.values.push(value.id);
-            }
-            self.cursor.next(block).map_err(unreadable)?;
+        let mut wrong = Ok(());
+        // The block itself checks what searching relies on and a walk from record to record does not see.
+        let whole = block.verify_each(|cursor| {
+            wrong = self.record(i, said, block, cursor, &mut seen, &mut hashes);
+            wrong.is_ok()
+        });
+        whole.map_err(unreadable)?;
+        wrong?;
+        if seen.rows == 0 {
+            return Err(Violation::Metadata(i, "number of rows"));
         }
         self.records += u64::from(seen.rows);
         // The keys ascend, so the range holds for all if it holds for the first and the last.
@@ -246,6 +216,48 @@ impl<'t> Walk<'t> {
             return Err(Violation::Metadata(i, "last key"));
         }
         seen.compare(said).map_err(|what| Violation::Metadata(i, what))
+    }
+
+    fn record<'h>(
+        &mut self,
+        i: usize,
+        said: &FinishedBlock,
+        block: Block<'_>,
+        cursor: &BlockCursor,
+        seen: &mut Seen,
+        hashes: &mut impl Iterator<Item = &'h u64>,
+    ) -> Result<(), Violation> {
+        let (seq, kind) = (cursor.seq(), cursor.kind());
+        if seen.rows == 0 && (cursor.key() != said.first_key || seq != said.first_seq) {
+            return Err(Violation::Metadata(i, "first record"));
+        }
+        let new_key = match self.newer {
+            None => true,
+            Some(newer) => match self.key.as_slice().cmp(cursor.key()) {
+                Ordering::Less => true,
+                Ordering::Equal if seq < newer => false,
+                _ => return Err(Violation::Order(i)),
+            },
+        };
+        if new_key {
+            self.key.clear();
+            self.key.extend_from_slice(cursor.key());
+            self.retention.begin_key(&self.key);
+        }
+        // A key that goes on from the block before is in this block's filter too.
+        if (new_key || seen.rows == 0) && hashes.next() != Some(&key_hash(&self.key)) {
+            return Err(Violation::Metadata(i, "filter hash"));
+        }
+        self.newer = Some(seq);
+        if self.retention.judge(seq, kind) != Verdict::Keep(seq) {
+            return Err(Violation::Needless(i));
+        }
+        seen.add(seq, kind);
+        if kind == Kind::ValueRef {
+            let value = ValueRef::decode(cursor.value(block)).map_err(|e| Violation::Unreadable(i, e))?;
+            self.values.push(value.id);
+        }
+        Ok(())
     }
 }
 

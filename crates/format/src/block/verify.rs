@@ -12,6 +12,14 @@ impl Block<'_> {
     /// # Errors
     /// [`terrane_base::ErrorKind::Corruption`] naming the first thing that is wrong, `NewerFormat` for an unknown kind.
     pub fn verify(&self) -> Result<()> {
+        self.verify_each(|_| true).map(drop)
+    }
+
+    /// As [`Block::verify`], showing each record to `see`. Stops where that says no, and returns what it said last.
+    ///
+    /// # Errors
+    /// As [`Block::verify`].
+    pub fn verify_each(&self, mut see: impl FnMut(&BlockCursor) -> bool) -> Result<bool> {
         let mut cursor = BlockCursor::new();
         let mut last_key = Vec::new();
         let mut last_seq = 0;
@@ -36,6 +44,9 @@ impl Block<'_> {
                 return Err(bad("has a sequence out of range", offset as usize));
             }
             deletes += u32::from(cursor.kind().is_delete());
+            if !see(&cursor) {
+                return Ok(false);
+            }
             last_key.clear();
             last_key.extend_from_slice(cursor.key());
             last_seq = cursor.seq();
@@ -48,6 +59,6 @@ impl Block<'_> {
         if deletes != self.deletes() {
             return Err(bad("has a wrong count of deletes", offset as usize));
         }
-        Ok(())
+        Ok(true)
     }
 }
