@@ -1,7 +1,8 @@
 //! Threads that run background tasks.
 //!
 //! Each [`Pool`] has its own queue and threads, so that long compactions cannot hold up the log. Threads start when there
-//! is work for them, up to the pool's number, and stay until the pools close.
+//! is work for them, up to the pool's number, and stay until the pools close. A task that is to run later waits beside the
+//! queue; a thread with nothing else to do sleeps until the first of them is due.
 //!
 //! # Concurrency
 //! A mutex and a condition variable per pool. Closing drops what is queued, then joins every thread but the calling one,
@@ -11,8 +12,9 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::real::RealOptions;
 use crate::{Job, Pool};
@@ -34,6 +36,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
+    /// Tasks that are not due yet: a few at most.
+    later: Vec<(Instant, Job)>,
     threads: usize,
     idle: usize,
     closed: bool,
@@ -67,7 +71,28 @@ impl Pools {
             return;
         }
         s.queue.push_back(job);
-        if s.idle >= s.queue.len() || s.threads >= shared.limit {
+        // One more where tasks wait for their time: somebody has to keep an eye on them.
+        let enough = s.idle >= s.queue.len() + usize::from(!s.later.is_empty());
+        self.attend(shared, s, enough);
+    }
+
+    /// Queues a task once `delay` has passed, or drops it if the pools are closed.
+    pub(crate) fn push_after(&self, pool: Pool, delay: Duration, job: Job) {
+        let shared = &self.pools[pool as usize];
+        let mut s = shared.state.lock();
+        if s.closed {
+            drop(s);
+            drop(job);
+            return;
+        }
+        s.later.push((Instant::now() + delay, job));
+        let enough = s.idle > 0;
+        self.attend(shared, s, enough);
+    }
+
+    /// Has a thread look at what was added.
+    fn attend(&self, shared: &Arc<Shared>, mut s: MutexGuard<'_, State>, enough: bool) {
+        if enough || s.threads >= shared.limit {
             shared.wake.notify_one();
             return;
         }
@@ -87,7 +112,7 @@ impl Pools {
             let dropped = {
                 let mut s = shared.state.lock();
                 s.closed = true;
-                std::mem::take(&mut s.queue)
+                (std::mem::take(&mut s.queue), std::mem::take(&mut s.later))
             };
             shared.wake.notify_all();
             drop(dropped);
@@ -131,7 +156,12 @@ impl Shared {
     fn work(&self) {
         let mut s = self.state.lock();
         loop {
+            let (came_due, next_due) = s.queue_due();
             if let Some(job) = s.queue.pop_front() {
+                if (came_due || next_due.is_some()) && s.idle > 0 {
+                    // While this one works, another one keeps an eye on them.
+                    self.wake.notify_one();
+                }
                 drop(s);
                 run(job);
                 s = self.state.lock();
@@ -139,7 +169,10 @@ impl Shared {
                 return;
             } else {
                 s.idle += 1;
-                self.wake.wait(&mut s);
+                match next_due {
+                    Some(at) => drop(self.wake.wait_until(&mut s, at)),
+                    None => self.wake.wait(&mut s),
+                }
                 s.idle -= 1;
             }
         }
@@ -147,6 +180,20 @@ impl Shared {
 
     fn pop(&self) -> Option<Job> {
         self.state.lock().queue.pop_front()
+    }
+}
+
+impl State {
+    /// Queues the tasks that are due by now. Says whether there were any, and when the next one will be due.
+    fn queue_due(&mut self) -> (bool, Option<Instant>) {
+        if self.later.is_empty() {
+            return (false, None);
+        }
+        let now = Instant::now();
+        self.later.sort_by_key(|(at, _)| *at);
+        let due = self.later.partition_point(|(at, _)| *at <= now);
+        self.queue.extend(self.later.drain(..due).map(|(_, job)| job));
+        (due > 0, self.later.first().map(|(at, _)| *at))
     }
 }
 

@@ -211,9 +211,10 @@ impl Options {
         1 << 15
     }
 
-    /// A memtable freezes at this many bytes.
+    /// A memtable freezes at this many bytes, if it can be written out then. Half of the budget: the larger the runs, the less
+    /// is rewritten for each record; the other half takes what comes while one is written out.
     pub(crate) fn memtable_freeze_bytes(&self) -> usize {
-        self.memtable_bytes / crate::compact::pick::MEMTABLES as usize
+        self.memtable_bytes / 2
     }
 
     pub(crate) fn log_budget(&self) -> u64 {

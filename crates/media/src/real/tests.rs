@@ -318,6 +318,47 @@ fn shutdown_waits_for_running_tasks_and_drops_the_queued_ones() {
 }
 
 #[test]
+fn a_task_for_later_runs_when_it_is_due_whatever_else_is_at_work() {
+    let (_dir, m) = machine();
+    let (signal, done) = (Arc::new(Signal::new()), Arc::new(AtomicUsize::new(0)));
+    let count = |by: usize| {
+        let (s, d) = (signal.clone(), done.clone());
+        move || {
+            d.fetch_add(by, Ordering::Relaxed);
+            s.notify_all();
+        }
+    };
+    let delay = std::time::Duration::from_millis(30);
+    let began = m.now();
+    m.spawn_after(Pool::Flush, delay * 2, "test", Box::new(count(100)));
+    m.spawn_after(Pool::Flush, delay, "test", Box::new(count(10)));
+    m.spawn(Pool::Flush, "test", Box::new(count(1)));
+    signal.wait_until(&*m, || done.load(Ordering::Relaxed) == 1).unwrap();
+    signal.wait_until(&*m, || done.load(Ordering::Relaxed) == 11).unwrap();
+    assert!(m.now() - began >= delay);
+    // One thread is busy until the other has done what is due meanwhile.
+    let (s, d, machine) = (signal.clone(), done.clone(), m.clone());
+    let busy = move || s.wait_until(&*machine, || d.load(Ordering::Relaxed) == 111).unwrap();
+    m.spawn(Pool::Flush, "test", Box::new(busy));
+    signal.wait_until(&*m, || done.load(Ordering::Relaxed) == 111).unwrap();
+    assert!(m.now() - began >= delay * 2);
+}
+
+#[test]
+fn shutdown_drops_tasks_for_later() {
+    let (_dir, m) = machine();
+    let held = Arc::new(());
+    let job = held.clone();
+    m.spawn_after(Pool::Log, std::time::Duration::from_secs(3600), "test", Box::new(move || drop(job)));
+    assert_eq!(Arc::strong_count(&held), 2);
+    m.shutdown();
+    assert_eq!(Arc::strong_count(&held), 1);
+    let job = held.clone();
+    m.spawn_after(Pool::Log, std::time::Duration::ZERO, "test", Box::new(move || drop(job)));
+    assert_eq!(Arc::strong_count(&held), 1, "no task is taken any more");
+}
+
+#[test]
 fn a_task_may_drop_the_last_handle_of_its_machine() {
     let (_dir, m) = machine();
     let (go, gate) = std::sync::mpsc::channel::<()>();

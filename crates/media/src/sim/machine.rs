@@ -189,6 +189,13 @@ impl Media for SimMedia {
         }
     }
 
+    fn spawn_after(&self, pool: Pool, delay: Duration, name: &'static str, job: Job) {
+        match &self.tasks {
+            Runner::Stepped(t) => t.push(pool, name, job),
+            Runner::Threads(p) => p.push_after(pool, delay, job),
+        }
+    }
+
     fn help(&self) -> Help {
         match &self.tasks {
             Runner::Threads(_) => Help::Threads,

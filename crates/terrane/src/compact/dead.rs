@@ -2,6 +2,7 @@
 //! their extent goes. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::levels::{ExtentRef, Version};
 
@@ -26,6 +27,12 @@ impl Dead {
     /// Dead bytes of all extents.
     pub(crate) fn bytes(&self) -> u64 {
         self.extents.values().map(|(all, shown)| all.saturating_sub(*shown)).sum()
+    }
+
+    /// Dead bytes of the extents that these parts belong to.
+    pub(crate) fn bytes_of<'a>(&self, parts: impl Iterator<Item = &'a Arc<ExtentRef>>) -> u64 {
+        let extents: BTreeMap<u64, u64> = parts.map(|p| (p.extent.meta.id.0, self.bytes_beside(p))).collect();
+        extents.values().sum()
     }
 
     /// Dead bytes of the extent that `part` belongs to.

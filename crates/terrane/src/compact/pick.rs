@@ -1,9 +1,11 @@
 //! Picking: which piece of the tree to merge next. A pure function of the version; it can be replayed.
 //!
-//! Six things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done if nothing else is:
-//! * *L0 runs* slow every read. Two are due, four are the limit. They are merged together into L1, piece by piece
-//!   along a cursor through the key space, so that L0 shrinks from the front while flushes add to it. They go at once if
-//!   they meet little of L1 (clustered keys, a small L1).
+//! Six things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done in a rest (see
+//! `db::background`):
+//! * *L0 runs* slow every read; four are the limit. They are merged together into L1, piece by piece along a cursor through
+//!   the key space, so that L0 shrinks from the front while flushes add to it. Each piece rewrites what is in L1, however
+//!   many runs go with it, so a pass waits for as many as there may be, and goes no further ahead than it takes for
+//!   the runs to leave one by one as others come. One that meets little of L1 (clustered keys, a small L1) goes at once.
 //! * *A level above its target size*: the coldest stretch that meets least below leaves. The further above, the more
 //!   urgent, without bound: an L1 that grows makes every merge of L0 dearer, so it must not starve behind them.
 //! * *Deletions*: a stretch whose records are mostly tombstones slows scans; it sinks (or, at the bottom, is rewritten)
@@ -15,7 +17,8 @@
 //!
 //! Level targets follow the data: L1 is at most 1/11 of it or four times the memtable budget, whichever is more; when
 //! 1/111 of the data would still be more than that, a further level appears, and so on: write amplification grows with
-//! the logarithm of the data and nothing has to be tuned.
+//! the logarithm of the data and nothing has to be tuned. Data of up to eight memtable budgets is all in L1: a level below
+//! would cost more writing than it saves.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,12 +49,12 @@ const L0_URGENCY: f64 = 3.0;
 /// Urgency of a level that is twice its target, less 1. With a fifth more than its target it is as urgent as L0: from there
 /// on the two take turns piece by piece, so that L0 shrinks evenly and what it gives to L1 is passed on.
 const SIZE_WEIGHT: f64 = 10.0;
-/// Memtables that fit the budget of all.
-pub(crate) const MEMTABLES: u64 = 3;
 /// What may lie in other levels than the largest, as a share of that, before it goes down in a rest.
 const RESTING: f64 = 0.1;
 /// The share of live data at which dead space is due; below it is reclaimed in a rest.
 const DEAD_DUE: f64 = 0.2;
+/// Worth rewriting is an extent of which one part in so many is dead.
+const SPARSE: u64 = 4;
 /// A smaller share than this is left alone, and so is less than a 16th of a piece.
 const DEAD_NOTED: f64 = 0.02;
 
@@ -114,7 +117,10 @@ pub(crate) fn targets(total: u64, memtable_bytes: u64) -> Vec<u64> {
         denominator += power;
         levels += 1;
     }
-    let mut size = (total / denominator).max(least);
+    let all = 2 * least;
+    // From there on it comes down to what it is when there is more, steadily.
+    let small = all.saturating_sub(total.saturating_sub(all));
+    let mut size = (total / denominator).max(least).max(small);
     let mut out = Vec::with_capacity(levels);
     for _ in 1..levels {
         out.push(size);
@@ -219,14 +225,36 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
             // Straight down if that rewrites little more than itself.
             if meets * 3 <= own * 4 { 1.0 } else { 0.0 }
         }
-        // From two on, so that two more can come while a pass through L1 is under way. It does not grow with what is left of
-        // them: else L0 would be neglected when a pass nears its end, just before it makes room.
-        _ => L0_URGENCY,
+        // It does not grow with what is left of them: else L0 would be neglected when a pass nears its end, just before it makes
+        // room.
+        _ if l0_is_due(p.version) => L0_URGENCY,
+        _ => 0.0,
     };
     if urgency < 1.0 {
         return None;
     }
     next_of_pass(p, urgency)
+}
+
+/// Whether the pass of L0 through L1 is to go on.
+pub(crate) fn l0_is_due(version: &Version) -> bool {
+    // A run that has nothing but range tombstones is there until a pass has gone round.
+    let share = |r: &Arc<Run>| match r.birth_bytes() {
+        0 => 1.0,
+        birth => r.bytes() as f64 / birth as f64,
+    };
+    pass_is_due(version.l0.iter().map(share))
+}
+
+/// Whether a pass is to go on, by the share that is left of each run. Runs leave one by one as others come if there is a quarter
+/// of a pass for each that comes: then the newest has three quarters left, the one before it two, and so on. With all places
+/// taken it goes on in any case.
+pub(crate) fn pass_is_due(left: impl Iterator<Item = f64>) -> bool {
+    let mut left: Vec<f64> = left.collect();
+    left.sort_by(|a, b| b.total_cmp(a));
+    let most = |came_since: usize| 1.0 - (came_since + 1) as f64 / MAX_L0_RUNS as f64;
+    left.len() >= MAX_L0_RUNS
+        || left.len() >= 2 && left.iter().enumerate().any(|(came_since, left)| *left > most(came_since))
 }
 
 /// The next piece of the pass of L0 through L1.
@@ -395,12 +423,10 @@ fn pick_space(p: &Picture<'_>) -> Option<Pick> {
         return None;
     }
     let urgency = if share < DEAD_DUE { share / DEAD_DUE } else { 1.0 + (share - DEAD_DUE) * 20.0 };
-    // Half dead is worth it at any time; a quarter where there is much.
-    let denominator = if share < DEAD_DUE { 2 } else { 4 };
     let free = |level: u8, r: &ExtentRef| !p.busy.is_busy(level, &r.lo, Some(&r.hi));
     let mut best: Option<(f64, u8, &Arc<ExtentRef>)> = None;
     for (level, run) in (1..).zip(&p.version.levels) {
-        for r in run.trimmed().filter(|r| dead.is_sparse(r, denominator) && free(level, r)) {
+        for r in run.trimmed().filter(|r| dead.is_sparse(r, SPARSE) && free(level, r)) {
             let score = dead.bytes_beside(r) as f64 / (r.bytes() + 1) as f64;
             if best.as_ref().is_none_or(|(s, ..)| score > *s) {
                 best = Some((score, level, r));
@@ -411,7 +437,7 @@ fn pick_space(p: &Picture<'_>) -> Option<Pick> {
     let mut hi = first.hi.to_vec();
     let mut gathered = first.bytes();
     for r in overlapping(level(p.version, from), &first.hi, None) {
-        if gathered >= p.piece_bytes || !dead.is_sparse(r, denominator) || !free(from, r) {
+        if gathered >= p.piece_bytes || !dead.is_sparse(r, SPARSE) || !free(from, r) {
             break;
         }
         gathered += r.bytes();
@@ -427,7 +453,9 @@ fn pick_space(p: &Picture<'_>) -> Option<Pick> {
 /// The upper levels, where they may hold much that supersedes what is below: the data then takes up to
 /// `1 + RESTING` times its space.
 fn pick_rest(p: &Picture<'_>) -> Option<Pick> {
-    let l0: u64 = p.version.l0.iter().map(|r| r.bytes()).sum();
+    // Of runs through which a pass has gone half, what is dead comes free only with the rest.
+    let trimmed = p.version.l0.iter().flat_map(|r| r.trimmed());
+    let l0 = p.version.l0.iter().map(|r| r.bytes()).sum::<u64>() + Dead::of(p.version).bytes_of(trimmed);
     let levels: Vec<u64> = p.version.levels.iter().map(|r| r.bytes()).collect();
     let (all, largest) = (l0 + levels.iter().sum::<u64>(), *levels.iter().max()?);
     if (all - largest) as f64 <= largest as f64 * RESTING {

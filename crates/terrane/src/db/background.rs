@@ -2,12 +2,15 @@
 //!
 //! At most one flush per subtable runs at a time, oldest memtable first. Compactions are limited in number over all
 //! subtables; what jobs of one subtable touch is disjoint: each claims it first (see [`crate::compact::busy`]). Every job,
-//! when it ends, looks for what is due next, so nothing polls. A failed job records its error as its subtable's *trouble*:
+//! when it ends, looks for what is due next, so nothing polls. What is not due but worth while is done in a *rest*: when no
+//! memtable of its subtable has frozen for a while, or when somebody waits for the background to be idle. Else it would be done over and
+//! over again while writers go on, and take the processor and the device from them. A failed job records its error as its subtable's *trouble*:
 //! see [`crate::db::trouble`] and [`crate::db::room`] for what that means and when it is tried again.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_media::Pool;
@@ -27,6 +30,8 @@ struct Claimed {
     version: Arc<Version>,
 }
 
+/// How long no memtable of a subtable freezes before it rests.
+const REST: Duration = Duration::from_secs(5);
 /// What a full L0 with a memtable behind it adds to the urgency of a subtable's work, against that of other subtables.
 const FULL_L0: f64 = 2.0;
 
@@ -228,6 +233,7 @@ impl Engine {
 
     fn most_urgent_now(&self) -> Option<(Arc<Table>, Pick)> {
         let oldest_snapshot = self.oldest_snapshot();
+        let mut deferred = false;
         let mut best: Option<((f64, u64), Arc<Table>, Pick)> = None;
         for table in self.tables.load().all() {
             if !table.trouble.pauses_compactions()
@@ -235,6 +241,10 @@ impl Engine {
             {
                 // Writers of others must not keep this one's memtables waiting for ever: a full L0 comes first, and among
                 // equals who has waited longest.
+                if p.urgency < 1.0 && !self.is_resting(table) {
+                    deferred = true;
+                    continue;
+                }
                 let more = if table.waits_for_l0() { FULL_L0 } else { 0.0 };
                 let rank = (p.urgency + more, table.served.load(Ordering::Relaxed));
                 if best.as_ref().is_none_or(|(b, ..)| rank.0 > b.0 || (rank.0 == b.0 && rank.1 < b.1)) {
@@ -242,7 +252,37 @@ impl Engine {
                 }
             }
         }
+        if best.is_none() && deferred {
+            self.await_rest();
+        }
         best.map(|(_, table, pick)| (table, pick))
+    }
+
+    fn is_resting(&self, table: &Table) -> bool {
+        table.state().active().generation < self.rested_at.load(Ordering::Acquire)
+    }
+
+    /// Has somebody look, in a while, which subtables have frozen no memtable since.
+    fn await_rest(&self) {
+        if self.closing.load(Ordering::Acquire) || self.awaiting_rest.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (engine, rested) = (self.me.clone(), self.generation.load(Ordering::Acquire) + 1);
+        let look = move || {
+            let Some(engine) = engine.upgrade() else { return };
+            engine.awaiting_rest.store(false, Ordering::Release);
+            engine.rested_at.fetch_max(rested, Ordering::AcqRel);
+            // A job, so that closing waits for it.
+            engine.spawn("look for a rest", |engine| engine.schedule_compactions());
+        };
+        self.media.spawn_after(Pool::Flush, REST, "wait for a rest", Box::new(look));
+    }
+
+    /// Does what otherwise waits for a rest, and waits until no background work is queued or running.
+    pub(crate) fn come_to_rest(&self) -> Result<()> {
+        self.rested_at.fetch_max(self.generation.load(Ordering::Acquire) + 1, Ordering::AcqRel);
+        self.schedule_compactions();
+        self.wait_idle()
     }
 
     pub(crate) fn pick(&self, table: &Table, oldest_snapshot: u64) -> Option<Pick> {

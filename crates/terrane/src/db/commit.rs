@@ -265,7 +265,9 @@ impl Engine {
             }
             let crowded = memtable.deletes() >= self.options.max_memtable_deletes()
                 && memtable.deletes() * 2 > memtable.index.len() as u64;
-            if (memtable.bytes() >= limit || crowded) && !full.iter().any(|t| Arc::ptr_eq(t, table)) {
+            // One that would have to wait for its place goes on taking records until memory runs short.
+            let is_full = memtable.bytes() >= limit && table.can_flush_next();
+            if (is_full || crowded) && !full.iter().any(|t| Arc::ptr_eq(t, table)) {
                 full.push(table.clone());
             }
         }

@@ -103,6 +103,11 @@ pub(crate) struct Engine {
     pub(crate) compactions: AtomicU64,
     /// How often somebody asked for compactions.
     pub(crate) compaction_calls: AtomicU64,
+    /// A subtable rests whose active memtable is of a generation below this: it is older than a while, or somebody said that
+    /// nobody writes. Only grows.
+    pub(crate) rested_at: AtomicU64,
+    /// Someone will look whether there is a rest.
+    pub(crate) awaiting_rest: AtomicBool,
     pub(crate) next_task: AtomicU64,
     /// Why space of data files or of the log could not be let go of, if that ever failed.
     pub(crate) lost_space: ArcSwapOption<Error>,

@@ -108,8 +108,9 @@ impl Engine {
         }
         if self.memory.fullness() > 0.6 {
             let tables = self.tables.load();
-            let (mut waiting, mut active, mut stuck) = (0, 0, 0);
-            let mut largest: Option<(usize, &Arc<Table>)> = None;
+            let (mut waiting, mut flushable, mut active, mut stuck) = (0, 0, 0, 0);
+            // What can be written out at once comes first, else the largest.
+            let mut best: Option<((bool, usize), &Arc<Table>)> = None;
             for t in tables.all() {
                 // What cannot be written out is left out of the account.
                 if t.standstill().is_some() {
@@ -118,21 +119,25 @@ impl Engine {
                 }
                 let state = t.state();
                 let own = state.active().bytes();
-                waiting += state.memtables[1..].iter().map(|m| m.bytes()).sum::<usize>();
+                let frozen: usize = state.memtables[1..].iter().map(|m| m.bytes()).sum();
+                waiting += frozen;
+                flushable += if t.has_l0_room() { frozen } else { 0 };
                 active += own;
-                if largest.is_none_or(|(bytes, _)| own >= bytes) {
-                    largest = Some((own, t));
+                // One that is small beside the others frees little.
+                let rank = (t.can_flush_next() && own * 8 > self.options.memtable_freeze_bytes(), own);
+                if best.is_none_or(|(b, _)| rank >= b) {
+                    best = Some((rank, t));
                 }
             }
             let used = self.memory.used().saturating_sub(stuck);
             // What neither is active nor waits is held by readers of memtables that are written out already: freezing
             // more would make small memtables and free nothing.
             let ours = active * 2 > used.saturating_sub(waiting);
-            if waiting * 4 < used
-                && ours
-                && let Some((_, t)) = largest
-            {
-                self.freeze_active(t);
+            if let Some(((at_once, _), t)) = best {
+                let enough = if at_once { flushable } else { waiting };
+                if enough * 4 < used && ours {
+                    self.freeze_active(t);
+                }
             }
         }
     }

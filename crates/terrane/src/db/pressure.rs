@@ -7,6 +7,9 @@ use crate::db::engine::Engine;
 use crate::db::pacing::forecast::{FIRST_MERGE_RATE, Figures, for_debt};
 use crate::db::table::Table;
 
+/// Memtables of others that have frozen since a subtable's own did, from which on it is idle.
+const IDLE: u64 = 8;
+
 impl Engine {
     /// Makes a new forecast.
     pub(crate) fn update_pressure(&self) {
@@ -21,10 +24,11 @@ impl Engine {
     pub(crate) fn rates(&self, table: &Table) -> [Option<f64>; 2] {
         let state = table.state();
         let version = &state.version;
+        let due = pick::l0_is_due(version);
         let debt = pick::debt(version, self.options.memtable_bytes as u64);
         let (passes, sinking) = {
             let (mut passes, mut sinking) = (table.passes.lock(), table.sinking.lock());
-            if version.l0.len() < 2 {
+            if !due {
                 passes.rest();
             }
             if debt == 0.0 {
@@ -32,7 +36,9 @@ impl Engine {
             }
             (passes.rate(), sinking.rate())
         };
-        if version.l0.len() < 2 && state.memtables.len() < 2 {
+        // Others have frozen some since it did.
+        let idle = self.generation.load(Ordering::Relaxed) > state.active().generation + IDLE;
+        if (version.l0.len() < 2 || idle && !due) && state.memtables.len() < 2 {
             // Nothing of it waits, so nothing of it can be waited for: what it has says nothing about what others may write.
             return [None, for_debt(debt, sinking.unwrap_or(FIRST_MERGE_RATE))];
         }

@@ -218,6 +218,11 @@ impl Table {
         self.l0_is_full() && self.state().memtables.len() > 1
     }
 
+    /// Whether a memtable that freezes now could be written out at once.
+    pub(crate) fn can_flush_next(&self) -> bool {
+        self.state().memtables.len() == 1 && self.has_l0_room()
+    }
+
     /// Whether a further L0 run is allowed.
     pub(crate) fn has_l0_room(&self) -> bool {
         let runs = self.state().version.l0.len();

@@ -176,6 +176,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         jobs: AtomicU64::new(0),
         compactions: AtomicU64::new(0),
         compaction_calls: AtomicU64::new(0),
+        rested_at: AtomicU64::new(0),
+        awaiting_rest: AtomicBool::new(false),
         next_task: AtomicU64::new(1),
         lost_space: Default::default(),
         ending: AtomicBool::new(false),

@@ -9,7 +9,9 @@ use crate::levels::{Reclaimer, VersionEdit};
 #[test]
 fn levels_appear_as_the_data_grows_and_never_before() {
     let mem = 128 << 20;
-    assert_eq!(targets(0, mem), vec![4 * mem, u64::MAX]);
+    assert_eq!(targets(0, mem), vec![8 * mem, u64::MAX], "small data has one level");
+    assert_eq!(targets(8 * mem, mem), vec![8 * mem, u64::MAX]);
+    assert_eq!(targets(10 * mem, mem), vec![6 * mem, u64::MAX]);
     assert_eq!(targets(5 << 30, mem), vec![4 * mem, u64::MAX]);
     let t = targets(40 << 30, mem);
     assert_eq!(t.len(), 2);
@@ -49,10 +51,10 @@ fn with<T>(version: &Version, busy: &BusyRanges, f: impl FnOnce(&Picture<'_>) ->
 
 #[test]
 fn slivers_are_charged_for_what_they_show() {
-    // Ten extents of 1000 bytes, of which L1 shows 100 each: as much as it may have.
-    let v = version((0..10).map(|i| (1, 0, part(i, &format!("a{i}"), &format!("a{i}5"), 100))));
+    // Twenty extents of 1000 bytes, of which L1 shows 100 each: as much as it may have.
+    let v = version((0..20).map(|i| (1, 0, part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 100))));
     let idle = BusyRanges::default();
-    assert_eq!(targets(1000, 250)[0], 1000);
+    assert_eq!(targets(2000, 250)[0], 2000);
     assert!(with(&v, &idle, pick_size).is_none());
     assert_eq!(debt(&v, 250), 0.0);
     // Whole they are nine times too much.

@@ -1,4 +1,5 @@
 use parking_lot::Mutex;
+use terrane_media::Media;
 use terrane_media::sim::{Fault, FaultPlan, OpInfo, OpKind, SimMedia};
 
 use super::*;
@@ -60,6 +61,61 @@ fn a_subtable_of_which_nothing_waits_slows_nobody() {
     for t in [&idle, &trickle, &busy] {
         assert_eq!(db.engine.rates(t.table()), [None, None], "{}", t.name());
     }
+}
+
+#[test]
+fn what_is_not_due_waits_for_a_rest() {
+    let (media, db) = unmerged();
+    let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    // The first run goes to L1, and the second meets more of it than it is worth.
+    for n in [1000, 200u32] {
+        for i in 0..n {
+            t.put(&i.to_be_bytes(), &[1; 100]).unwrap();
+        }
+        t.flush().unwrap();
+    }
+    let next = || db.engine.most_urgent_now().map(|(_, pick)| pick.reason);
+    let waiting = || db.engine.awaiting_rest.load(Ordering::Relaxed);
+    let run_all = || while media.help() == terrane_media::Help::Ran {};
+    run_all();
+    // Such a record meets nothing: it goes straight to L1.
+    t.put(b"k1", b"v").unwrap();
+    db.engine.freeze_now(t.table()).unwrap();
+    assert_eq!(next(), None, "somebody writes");
+    assert!(waiting(), "somebody will look");
+    // Of the two that are frozen the second comes after the look was asked for.
+    t.put(b"k2", b"v").unwrap();
+    db.engine.freeze_now(t.table()).unwrap();
+    assert_eq!(next(), None);
+    run_all();
+    assert_eq!(next(), None, "something was frozen before the look");
+    run_all();
+    assert_eq!(next(), Some(Reason::L0), "nothing has been frozen between two looks");
+    t.put(b"k3", b"v").unwrap();
+    assert_eq!(next(), Some(Reason::L0), "nothing is frozen yet");
+    db.engine.freeze_now(t.table()).unwrap();
+    assert_eq!(next(), None, "somebody writes again");
+    db.wait_idle().unwrap();
+    assert_eq!(next(), Some(Reason::L0), "somebody said that nobody writes");
+}
+
+/// On real threads, since a simulated machine knows when nothing is left to wait for.
+#[test]
+fn runs_of_range_tombstones_alone_do_not_keep_l0_full() {
+    let media = SimMedia::with_threads(1, &terrane_media::real::RealOptions::default());
+    let db = Db::open_on(media, "/db", Options::new()).unwrap();
+    let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    for i in 0..2000u32 {
+        t.put(&i.to_be_bytes(), &[1; 100]).unwrap();
+    }
+    t.flush().unwrap();
+    for i in 0..10u32 {
+        t.delete_range(&i.to_be_bytes(), &(1900 + i).to_be_bytes()).unwrap();
+        t.flush().unwrap();
+    }
+    db.wait_idle().unwrap();
+    assert_eq!(t.get(&1000u32.to_be_bytes()).unwrap(), None);
+    assert!(t.table().state().version.l0.len() < 4);
 }
 
 /// On real threads, since a simulated machine knows when nothing is left to wait for.
