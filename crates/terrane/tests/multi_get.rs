@@ -115,7 +115,7 @@ fn many_keys_take_bounded_groups_of_reads_and_each_block_once() {
         Arc::new(Watched { inner: SimMedia::new(7), calls: Mutex::default(), places: Mutex::default() });
     // The cache holds a thirtieth of the data: less than a group.
     let db = Db::open_on(media.clone(), DIR, tiny().cache_bytes(96 << 10)).unwrap();
-    let t = db.create_subtable("t", tiny_table()).unwrap();
+    let t = db.create_subtable("t", tiny_table().compression(terrane::Compression::None)).unwrap();
     for i in (0..KEYS).filter(|i| i % 3 != 2) {
         t.put(&key(i), &value(i)).unwrap();
     }

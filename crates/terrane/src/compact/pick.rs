@@ -13,7 +13,7 @@
 //! * *Dead space*: merges trim what straddles their edges, and an extent takes its space until nothing refers to it. One
 //!   that is mostly dead is rewritten where it is. That can wait for a rest, until a fifth of the data is dead.
 //! * *Superseded records*: what lies above the largest level may all be newer versions of what is in it. When nothing else
-//!   is to do and that is more than a tenth, it goes down.
+//!   is to do and that is more than a tenth, it goes down. So does L1 where L2 would compress it.
 //!
 //! Level targets follow the data: L1 is at most 1/11 of it or four times the memtable budget, whichever is more; when
 //! 1/111 of the data would still be more than that, a further level appears, and so on: write amplification grows with
@@ -94,6 +94,8 @@ pub(crate) struct Picture<'a> {
     pub(crate) piece_bytes: u64,
     /// Records at or below it have no snapshot that could need their older versions.
     pub(crate) oldest_snapshot: Seq,
+    /// L2 and below are compressed.
+    pub(crate) compresses: bool,
 }
 
 impl Picture<'_> {
@@ -159,6 +161,7 @@ fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Opti
         memtable_bytes: options.memtable_bytes as u64,
         piece_bytes: options.tuning.piece_bytes,
         oldest_snapshot: 0,
+        compresses: false,
     };
     if from == 0 {
         return l0_piece(&p, lo);
@@ -457,7 +460,10 @@ fn pick_rest(p: &Picture<'_>) -> Option<Pick> {
     let trimmed = p.version.l0.iter().flat_map(|r| r.trimmed());
     let l0 = p.version.l0.iter().map(|r| r.bytes()).sum::<u64>() + Dead::of(p.version).bytes_of(trimmed);
     let levels: Vec<u64> = p.version.levels.iter().map(|r| r.bytes()).collect();
-    let (all, largest) = (l0 + levels.iter().sum::<u64>(), *levels.iter().max()?);
+    // Where L2 compresses, L1 is to be small beside it, whichever is larger.
+    let may_stay = if p.compresses { levels.get(1..).unwrap_or_default() } else { &levels };
+    let largest = may_stay.iter().max().copied().unwrap_or(0);
+    let all = l0 + levels.iter().sum::<u64>();
     if (all - largest) as f64 <= largest as f64 * RESTING {
         return None;
     }
@@ -465,7 +471,8 @@ fn pick_rest(p: &Picture<'_>) -> Option<Pick> {
         return next_of_pass(p, 0.2);
     }
     // The shallowest one that has anything; from the last one nothing leaves.
-    let at = levels.iter().position(|b| *b > 0).filter(|at| at + 1 < levels.len())?;
+    let last = if p.compresses { levels.len().max(2) } else { levels.len() } - 1;
+    let at = levels.iter().position(|b| *b > 0).filter(|at| *at < last)?;
     let from = at as u8 + 1;
     let range = leaving(p, from, levels[at])?;
     Some(Pick { from, to: from + 1, range, reason: Reason::Rest, urgency: 0.1 })

@@ -21,6 +21,7 @@ use crate::compact::pick::{self, Pick, Picture, Reason};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::Version;
+use crate::options::Compression;
 
 /// A piece that nobody else works on.
 struct Claimed {
@@ -299,6 +300,7 @@ impl Engine {
             memtable_bytes: self.options.memtable_bytes as u64,
             piece_bytes: self.options.tuning.piece_bytes,
             oldest_snapshot,
+            compresses: table.options().compression != Compression::None,
         })
     }
 

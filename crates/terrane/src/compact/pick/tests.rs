@@ -46,7 +46,7 @@ fn with<T>(version: &Version, busy: &BusyRanges, f: impl FnOnce(&Picture<'_>) ->
     let cursors = Cursors::default();
     let (memtable_bytes, piece_bytes) = (250, 2000);
     let cursors = &cursors;
-    f(&Picture { version, busy, cursors, memtable_bytes, piece_bytes, oldest_snapshot: 0 })
+    f(&Picture { version, busy, cursors, memtable_bytes, piece_bytes, oldest_snapshot: 0, compresses: false })
 }
 
 #[test]
@@ -129,6 +129,11 @@ fn in_a_rest_what_may_be_superseded_goes_down_until_it_is_a_tenth() {
     assert!(all.urgency < 0.5);
     assert!(picked(&version(below(10).chain(above(1)))).is_none(), "a tenth may stay");
     assert!(picked(&version(above(1))).is_none(), "there is nothing below");
+    let compressing = |v: &Version| with(v, &idle, |p| pick(&Picture { compresses: true, ..*p }));
+    let sinks = compressing(&version(above(1))).unwrap();
+    assert_eq!((sinks.reason, sinks.from, sinks.to), (Reason::Rest, 1, 2), "below it would be compressed");
+    assert!(compressing(&version(below(10).chain(above(1)))).is_none(), "a tenth may stay");
+    assert!(compressing(&version(below(10))).is_none());
     let run = |id, lo: &str| (0, 7, part(id, lo, &format!("{lo}5"), 1000));
     let l0 = picked(&version(below(8).chain([run(90, "a01")]))).unwrap();
     assert_eq!((l0.reason, l0.from), (Reason::L0, 0));
