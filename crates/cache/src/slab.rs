@@ -8,7 +8,7 @@
 //! Sizes are rounded up to *classes*: powers of two from 1 KiB up, and seven steps between two of them, so that at most an
 //! eighth is lost. A piece is charged its part of the chunk. A place is taken from the chunk with the lowest address that
 //! has one, so that the others run empty. What lies free in chunks is charged to nobody, so a class gets a further chunk
-//! only while there is little of that; else, and where a cache is too small for chunks, and for sizes that no class takes,
+//! only while that is less than half of the cache; else, and where a cache is too small for chunks, and for sizes that no class takes,
 //! the program's allocator serves. (Where the sizes that are asked for change altogether, what is left of the old ones keeps their
 //! chunks until it leaves.)
 //!
@@ -45,8 +45,9 @@ const HUGE_PAGE: usize = 2 << 20;
 const LEAST_CHUNKS: usize = 32;
 /// The chunk of a cache that is too small for huge pages.
 const SMALL_CHUNK: usize = 256 << 10;
-/// The share of the cache that may lie free in chunks while a class gets a further one.
-const FREE_SHARE: usize = 16;
+/// One in so many of the cache's bytes may lie free in chunks while a class gets a further one. (A sixteenth would send frames to the
+/// allocator whenever a merge has freed some of another size.)
+const FREE_SHARE: usize = 2;
 
 /// A place that is free. Lies in the place.
 struct Free {
