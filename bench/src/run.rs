@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use tempfile::TempDir;
+
 use crate::Failure;
 use crate::args::RunArgs;
 use crate::engine::Entrant;
@@ -40,15 +42,7 @@ pub(crate) fn rows(
     }
     let entrants: Vec<Entrant> =
         a.engine.iter().flat_map(|k| k.entrants(&peers, a.terrane_block_kib.as_deref())).collect();
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("terrane-bench-");
-    let dir = match &a.dir {
-        Some(d) => {
-            std::fs::create_dir_all(d)?;
-            builder.tempdir_in(d)?
-        }
-        None => builder.tempdir()?,
-    };
+    let dir = scratch(a.dir.as_deref())?;
     let under: Vec<OsString> =
         a.under.as_deref().unwrap_or_default().split_whitespace().map(Into::into).collect();
     let start = |entrant: &Entrant, name: &str, workload: Option<Workload>| -> Result<Worker, Failure> {
@@ -118,6 +112,15 @@ pub(crate) fn rows(
         worker.stop()?;
     }
     Ok(rows)
+}
+
+/// A fresh directory within `parent` (made if it is not there), or within the system's; gone with what is returned.
+pub(crate) fn scratch(parent: Option<&Path>) -> Result<TempDir, Failure> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("terrane-bench-");
+    let Some(parent) = parent else { return Ok(builder.tempdir()?) };
+    std::fs::create_dir_all(parent)?;
+    Ok(builder.tempdir_in(parent)?)
 }
 
 fn discard(dir: &Path) -> Result<(), Failure> {

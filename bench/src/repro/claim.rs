@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::args::RunArgs;
 use crate::engine::Entrant;
 use crate::report::{Row, median};
-use crate::repro::Line;
+use crate::repro::{Line, threads};
 use crate::workload::Workload;
 
 /// The engine whose claim it is, and the one that it is compared with.
@@ -119,11 +119,9 @@ impl Claim {
         }
         let measured = median(values);
         let holds = self.bound.is_none_or(|b| better(measured, b) == measured);
-        let threads =
-            if args.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", args.threads) };
         Ok(Line {
             figure,
-            row: format!("{} {threads}: {what}", self.workload),
+            row: format!("{} {}: {what}", self.workload, threads(args.threads)),
             claimed: self.bound,
             measured,
             unit,

@@ -57,7 +57,7 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
         for part in (figure.parts)() {
             match part {
                 Part::Rows { command, claims } => measure(a, figure.name, &command, &claims)?,
-                Part::Counters => match counters::run(a, &mut |line| line.say(a)) {
+                Part::Counters => match counters::measure(a, &mut |line| line.say(a)) {
                     // What is missing is the machine's; the other figures do without.
                     Err(e) if e.is::<counters::Unfit>() => {
                         report::note(&format!("{}: skipped: {e}", figure.name));
@@ -87,6 +87,10 @@ fn measure(a: &ReproArgs, figure: &'static str, command: &str, claims: &[Claim])
         Ok(())
     })?;
     claims.iter().try_for_each(|claim| claim.line(figure, &args, &rows)?.say(a))
+}
+
+fn threads(n: u64) -> String {
+    if n == 1 { "1 thread".to_owned() } else { format!("{n} threads") }
 }
 
 impl Line {

@@ -121,7 +121,8 @@ pub(crate) struct Cell<E> {
 
 // SAFETY: what is not `Sync` by itself are the cells. `Slot::cell` is touched by the one thread that holds the ticket
 // the slot is empty for, and by the orderer once it is filled; `Head::order` by the orderer; `turn` and `role` pass
-// them on with release and acquire, as the heads of this module and of `order` argue. Entries move between threads, so they must be `Send`.
+// them on with release and acquire, as the heads of this module and of `order` argue. Entries move between threads, so
+// they must be `Send`.
 unsafe impl<E: Send> Sync for Ring<E> {}
 
 /// A place in the order, to be filled. Until it is, nothing behind it is settled, so between reserving and filling a

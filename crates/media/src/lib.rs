@@ -153,8 +153,9 @@ pub trait Media: Send + Sync + Debug + 'static {
     fn sleep(&self, time: Duration);
     /// Queues a background task. Tasks of one pool start in order. Tasks queued after [`Media::shutdown`] are dropped.
     fn spawn(&self, pool: Pool, name: &'static str, job: Job);
-    /// As [`Media::spawn`], but the task is not started before `delay` has passed (later if all threads are at work). On a simulated machine that may be at
-    /// once: nothing may rest on how much time went by, only on what happened meanwhile.
+    /// As [`Media::spawn`], but the task is not started before `delay` has passed (later if all threads are at work).
+    /// On a simulated machine that may be at once: nothing may rest on how much time went by, only on what happened
+    /// meanwhile.
     fn spawn_after(&self, pool: Pool, delay: Duration, name: &'static str, job: Job);
     /// On a simulated machine, runs one pending task on this thread; on a real one does nothing. Whoever is about to
     /// block for background work asks first ([`Signal::wait_until`] does).
@@ -210,8 +211,8 @@ pub trait File: Send + Sync + Debug {
 /// A mapped file. Content survives the death of the process, not that of the machine (unless synced).
 ///
 /// Loads and stores are made of relaxed 8-byte atomic accesses, so that concurrent use of overlapping ranges is defined
-/// (and gives some mixture of words); offsets and lengths are multiples of 8 (a last partial word is padded). Out-of-range access is a typed error,
-/// never a fault.
+/// (and gives some mixture of words); offsets and lengths are multiples of 8 (a last partial word is padded).
+/// Out-of-range access is a typed error, never a fault.
 pub trait Region: Send + Sync + Debug {
     /// Length in bytes.
     fn len(&self) -> usize;

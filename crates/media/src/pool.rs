@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 use crate::real::RealOptions;
 use crate::{Job, Pool};
@@ -62,6 +62,15 @@ impl Pools {
 
     /// Queues a task, or drops it if the pools are closed.
     pub(crate) fn push(&self, pool: Pool, job: Job) {
+        self.add(pool, None, job);
+    }
+
+    /// Queues a task once `delay` has passed, or drops it if the pools are closed.
+    pub(crate) fn push_after(&self, pool: Pool, delay: Duration, job: Job) {
+        self.add(pool, Some(Instant::now() + delay), job);
+    }
+
+    fn add(&self, pool: Pool, due: Option<Instant>, job: Job) {
         let shared = &self.pools[pool as usize];
         let mut s = shared.state.lock();
         if s.closed {
@@ -70,29 +79,13 @@ impl Pools {
             drop(job);
             return;
         }
-        s.queue.push_back(job);
-        // One more where tasks wait for their time: somebody has to keep an eye on them.
-        let enough = s.idle >= s.queue.len() + usize::from(!s.later.is_empty());
-        self.attend(shared, s, enough);
-    }
-
-    /// Queues a task once `delay` has passed, or drops it if the pools are closed.
-    pub(crate) fn push_after(&self, pool: Pool, delay: Duration, job: Job) {
-        let shared = &self.pools[pool as usize];
-        let mut s = shared.state.lock();
-        if s.closed {
-            drop(s);
-            drop(job);
-            return;
+        match due {
+            Some(at) => s.later.push((at, job)),
+            None => s.queue.push_back(job),
         }
-        s.later.push((Instant::now() + delay, job));
-        let enough = s.idle > 0;
-        self.attend(shared, s, enough);
-    }
-
-    /// Has a thread look at what was added.
-    fn attend(&self, shared: &Arc<Shared>, mut s: MutexGuard<'_, State>, enough: bool) {
-        if enough || s.threads >= shared.limit {
+        // A thread for each that can run, and one that keeps an eye on those that wait for their time.
+        let wanted = s.queue.len() + usize::from(!s.later.is_empty());
+        if s.idle >= wanted || s.threads >= shared.limit {
             shared.wake.notify_one();
             return;
         }

@@ -1,9 +1,10 @@
 //! Memory that is handed out piece by piece and given back as a whole.
 //!
 //! *Chunks* come from the allocator, 4 KiB at first and doubling up to 2 MiB or a sixteenth of the budget, so that a
-//! thousand small indexes cost little, a large one gets huge pages, and none takes much of a small budget at once. Threads do not bump one shared pointer: a thread takes a *span* of the current
-//! chunk for its stripe and carves pieces from that; a span is at most a sixty-fourth of the whole. Pieces that are large
-//! for a span are carved from the chunk, and very large ones get a chunk of their own.
+//! thousand small indexes cost little, a large one gets huge pages, and none takes much of a small budget at once.
+//! Threads do not bump one shared pointer: a thread takes a *span* of the current chunk for its stripe and carves
+//! pieces from that; a span is at most a sixty-fourth of the whole. Pieces that are large for a span are carved from
+//! the chunk, and very large ones get a chunk of their own.
 //!
 //! # Concurrency
 //! Carving from a span is one `fetch_add`, and ranges that it hands out are disjoint. A new span is published with

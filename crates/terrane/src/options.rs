@@ -205,12 +205,6 @@ impl Options {
         }
     }
 
-    /// Deletions at which a memtable that consists mostly of them freezes early: they slow scans until they are merged
-    /// away.
-    pub(crate) fn max_memtable_deletes(&self) -> u64 {
-        1 << 15
-    }
-
     /// A memtable freezes at this many bytes, if it can be written out then. Half of the budget: the larger the runs, the less
     /// is rewritten for each record; the other half takes what comes while one is written out.
     pub(crate) fn memtable_freeze_bytes(&self) -> usize {

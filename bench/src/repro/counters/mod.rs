@@ -22,7 +22,8 @@ use crate::Failure;
 use crate::args::{ReproArgs, RunArgs};
 use crate::engine::Kind;
 use crate::report;
-use crate::repro::Line;
+use crate::repro::{Line, threads};
+use crate::run;
 use crate::settings::Peers;
 use crate::workload::Workload;
 use profile::{Runs, Site};
@@ -82,17 +83,12 @@ const TRACED: &str =
     "--workload readrandom --engine terrane,rocksdb --threads 4 --records 10000 --ops 2400 --memtable-mib 4";
 
 /// Measures everything; `see` gets each line as it comes.
-pub(super) fn run(a: &ReproArgs, see: &mut dyn FnMut(Line) -> Result<(), Failure>) -> Result<(), Failure> {
+pub(super) fn measure(
+    a: &ReproArgs,
+    see: &mut dyn FnMut(Line) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     tool::check()?;
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("terrane-counters-");
-    let dir = match &a.dir {
-        Some(d) => {
-            std::fs::create_dir_all(d)?;
-            builder.tempdir_in(d)?
-        }
-        None => builder.tempdir()?,
-    };
+    let dir = run::scratch(a.dir.as_deref())?;
     let mut reader = Reader::default();
     for c in &COUNTED {
         let args = arguments(&format!("--workload {} {}", c.workload, c.command), a)?;
@@ -137,10 +133,8 @@ fn count(c: &Counted, args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result
         rmws.push((entrant, per_op(found.total()), found.says(ops)));
     }
     let row = |what: &str| {
-        let threads =
-            if args.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", args.threads) };
         let who = if c.who == Who::Background { ", background" } else { "" };
-        format!("{} {threads}{who}: {what}", c.name)
+        format!("{} {}{who}: {what}", c.name, threads(args.threads))
     };
     let mut lines = Vec::new();
     let ours = instructions.iter().find(|(e, _)| e.kind == Kind::Terrane).map(|&(_, n)| n);

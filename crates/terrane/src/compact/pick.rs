@@ -1,6 +1,6 @@
 //! Picking: which piece of the tree to merge next. A pure function of the version; it can be replayed.
 //!
-//! Six things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done in a rest (see
+//! Five things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done in a rest (see
 //! `db::background`):
 //! * *L0 runs* slow every read; four are the limit. They are merged together into L1, piece by piece along a cursor through
 //!   the key space, so that L0 shrinks from the front while flushes add to it. Each piece rewrites what is in L1, however
@@ -8,10 +8,11 @@
 //!   the runs to leave one by one as others come. One that meets little of L1 (clustered keys, a small L1) goes at once.
 //! * *A level above its target size*: the coldest stretch that meets least below leaves. The further above, the more
 //!   urgent, without bound: an L1 that grows makes every merge of L0 dearer, so it must not starve behind them.
-//! * *Deletions*: a stretch whose records are mostly tombstones slows scans; it sinks (or, at the bottom, is rewritten)
-//!   before all else.
+//! * *Deletions*: a stretch whose records are mostly tombstones slows scans, unless it lies over many more records than
+//!   that; it sinks (or, at the bottom, is rewritten) before all else. The others go in a rest, or once a seek has stepped
+//!   over many deletions.
 //! * *Dead space*: merges trim what straddles their edges, and an extent takes its space until nothing refers to it. One
-//!   that is mostly dead is rewritten where it is. That can wait for a rest, until a fifth of the data is dead.
+//!   of which much is dead is rewritten where it is. That can wait for a rest, until a fifth of the data is dead.
 //! * *Superseded records*: what lies above the largest level may all be newer versions of what is in it. When nothing else
 //!   is to do and that is more than a tenth, it goes down. So does L1 where L2 would compress it.
 //!
@@ -42,6 +43,8 @@ const FAN_OUT: u64 = 10;
 const MAX_LEVELS: usize = 7;
 /// A stretch with fewer deletions than this is left alone.
 const MIN_DELETES: u64 = 512;
+/// A scan does not mind a deletion among so many records.
+pub(crate) const SCATTERED: u64 = 4;
 /// How much heat weighs against overlap when choosing who leaves a level.
 const HEAT_WEIGHT: f64 = 4.0;
 /// Urgency of an L0 that is due.
@@ -96,6 +99,8 @@ pub(crate) struct Picture<'a> {
     pub(crate) oldest_snapshot: Seq,
     /// L2 and below are compressed.
     pub(crate) compresses: bool,
+    /// A seek has stepped over many deletions.
+    pub(crate) deletions_met: bool,
 }
 
 impl Picture<'_> {
@@ -162,6 +167,7 @@ fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Opti
         piece_bytes: options.tuning.piece_bytes,
         oldest_snapshot: 0,
         compresses: false,
+        deletions_met: false,
     };
     if from == 0 {
         return l0_piece(&p, lo);
@@ -180,7 +186,8 @@ fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Opti
 
 /// The most urgent piece, if any is due.
 pub(crate) fn pick(p: &Picture<'_>) -> Option<Pick> {
-    [pick_deletes(p), pick_l0(p), pick_size(p), pick_space(p), pick_rest(p)]
+    let dead = Dead::of(p.version);
+    [pick_deletes(p), pick_l0(p), pick_size(p), pick_space(p, &dead), pick_rest(p, &dead)]
         .into_iter()
         .flatten()
         .max_by(|a, b| a.urgency.total_cmp(&b.urgency))
@@ -375,6 +382,13 @@ pub(crate) fn is_mostly_deletes(r: &ExtentRef) -> bool {
     r.size.deletes >= MIN_DELETES && r.size.deletes * 2 >= r.size.rows
 }
 
+/// Whether scans mind the deletions of a part of level `from`.
+fn is_in_the_way(p: &Picture<'_>, from: u8, r: &ExtentRef) -> bool {
+    let below = p.version.levels.iter().skip(from as usize);
+    let rows = below.flat_map(|run| overlapping(run.refs(), &r.lo, Some(&r.hi))).map(|r| r.size.rows);
+    p.deletions_met || r.size.deletes * SCATTERED > rows.sum()
+}
+
 /// The front of `[lo, hi)` in which `refs` hold about two pieces: however wide an extent is, a job stays bounded. What is
 /// left is picked again.
 fn capped(refs: &[Arc<ExtentRef>], lo: &[u8], hi: &[u8], piece_bytes: u64) -> KeyRange {
@@ -389,8 +403,15 @@ fn capped(refs: &[Arc<ExtentRef>], lo: &[u8], hi: &[u8], piece_bytes: u64) -> Ke
 }
 
 fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
+    deletes_of(p, |from, r| is_in_the_way(p, from, r))
+        .or_else(|| deletes_of(p, |_, _| true).map(|pick| Pick { urgency: 0.3, ..pick }))
+}
+
+/// A part that is mostly deletions, among those wanted.
+fn deletes_of(p: &Picture<'_>, wanted: impl Fn(u8, &ExtentRef) -> bool) -> Option<Pick> {
+    let is_one = |from: u8, r: &ExtentRef| is_mostly_deletes(r) && wanted(from, r);
     if !p.busy.level_is_busy(0)
-        && let Some(r) = p.version.l0.iter().flat_map(|run| run.refs()).find(|r| is_mostly_deletes(r))
+        && let Some(r) = p.version.l0.iter().flat_map(|run| run.refs()).find(|r| is_one(0, r))
     {
         let hi = r.hi.to_vec();
         if p.is_free(0, 1, &r.lo, Some(&hi)) {
@@ -400,7 +421,7 @@ fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
     }
     for (i, run) in p.version.levels.iter().enumerate() {
         let from = i as u8 + 1;
-        for r in run.refs().iter().filter(|r| is_mostly_deletes(r)) {
+        for r in run.refs().iter().filter(|r| is_one(from, r)) {
             let deeper = p.version.levels[i + 1..]
                 .iter()
                 .any(|below| !overlapping(below.refs(), &r.lo, Some(&r.hi)).is_empty());
@@ -416,10 +437,9 @@ fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
     None
 }
 
-/// Mostly dead extents of a level from L1 on, side by side, to be rewritten in place: those that free most for what is
-/// rewritten. (L0 shrinks by itself.)
-fn pick_space(p: &Picture<'_>) -> Option<Pick> {
-    let dead = Dead::of(p.version);
+/// Extents of a level from L1 on of which much is dead, side by side, to be rewritten in place: those that free most
+/// for what is rewritten. (L0 shrinks by itself.)
+fn pick_space(p: &Picture<'_>, dead: &Dead) -> Option<Pick> {
     let live: u64 = p.version.runs().map(|(_, run)| run.bytes()).sum();
     let share = dead.bytes() as f64 / live.max(1) as f64;
     if share < DEAD_NOTED || dead.bytes() < p.piece_bytes / 16 {
@@ -455,10 +475,10 @@ fn pick_space(p: &Picture<'_>) -> Option<Pick> {
 
 /// The upper levels, where they may hold much that supersedes what is below: the data then takes up to
 /// `1 + RESTING` times its space.
-fn pick_rest(p: &Picture<'_>) -> Option<Pick> {
+fn pick_rest(p: &Picture<'_>, dead: &Dead) -> Option<Pick> {
     // Of runs through which a pass has gone half, what is dead comes free only with the rest.
     let trimmed = p.version.l0.iter().flat_map(|r| r.trimmed());
-    let l0 = p.version.l0.iter().map(|r| r.bytes()).sum::<u64>() + Dead::of(p.version).bytes_of(trimmed);
+    let l0 = p.version.l0.iter().map(|r| r.bytes()).sum::<u64>() + dead.bytes_of(trimmed);
     let levels: Vec<u64> = p.version.levels.iter().map(|r| r.bytes()).collect();
     // Where L2 compresses, L1 is to be small beside it, whichever is larger.
     let may_stay = if p.compresses { levels.get(1..).unwrap_or_default() } else { &levels };

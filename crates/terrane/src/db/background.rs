@@ -1,11 +1,12 @@
 //! Scheduling background work: flushes of frozen memtables, compactions.
 //!
 //! At most one flush per subtable runs at a time, oldest memtable first. Compactions are limited in number over all
-//! subtables; what jobs of one subtable touch is disjoint: each claims it first (see [`crate::compact::busy`]). Every job,
-//! when it ends, looks for what is due next, so nothing polls. What is not due but worth while is done in a *rest*: when no
-//! memtable of its subtable has frozen for a while, or when somebody waits for the background to be idle. Else it would be done over and
-//! over again while writers go on, and take the processor and the device from them. A failed job records its error as its subtable's *trouble*:
-//! see [`crate::db::trouble`] and [`crate::db::room`] for what that means and when it is tried again.
+//! subtables; what jobs of one subtable touch is disjoint: each claims it first (see [`crate::compact::busy`]). Every
+//! job, when it ends, looks for what is due next, so nothing polls. What is not due but worth while is done in a
+//! *rest*: when no memtable of its subtable has frozen for a while, or when somebody waits for the background to be
+//! idle. Else it would be done over and over again while writers go on, and take the processor and the device from
+//! them. A failed job records its error as its subtable's *trouble*: see [`crate::db::trouble`] and [`crate::db::room`]
+//! for what that means and when it is tried again.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -240,12 +241,12 @@ impl Engine {
             if !table.trouble.pauses_compactions()
                 && let Some(p) = self.pick(table, oldest_snapshot)
             {
-                // Writers of others must not keep this one's memtables waiting for ever: a full L0 comes first, and among
-                // equals who has waited longest.
                 if p.urgency < 1.0 && !self.is_resting(table) {
                     deferred = true;
                     continue;
                 }
+                // Writers of others must not keep this one's memtables waiting for ever: a full L0 comes first, and among
+                // equals who has waited longest.
                 let more = if table.waits_for_l0() { FULL_L0 } else { 0.0 };
                 let rank = (p.urgency + more, table.served.load(Ordering::Relaxed));
                 if best.as_ref().is_none_or(|(b, ..)| rank.0 > b.0 || (rank.0 == b.0 && rank.1 < b.1)) {
@@ -293,7 +294,8 @@ impl Engine {
         let state = table.state();
         let busy = table.busy.lock();
         let cursors = table.cursors.lock();
-        pick::pick(&Picture {
+        let deletions_met = table.deletions_met.load(Ordering::Acquire);
+        let picked = pick::pick(&Picture {
             version: &state.version,
             busy: &busy,
             cursors: &cursors,
@@ -301,7 +303,14 @@ impl Engine {
             piece_bytes: self.options.tuning.piece_bytes,
             oldest_snapshot,
             compresses: table.options().compression != Compression::None,
-        })
+            deletions_met,
+        });
+        // All are gone. (If not: the next seek that meets them says so again.)
+        let some_left = picked.as_ref().is_some_and(|p| p.reason == Reason::Deletes);
+        if deletions_met && !some_left && busy.is_idle() && state.memtables.len() < 2 {
+            table.deletions_met.store(false, Ordering::Release);
+        }
+        picked
     }
 
     pub(crate) fn oldest_snapshot(&self) -> u64 {

@@ -24,11 +24,19 @@ use terrane_format::batch::{EntryHeader, EntryKind, Ops, entry_len};
 use terrane_format::value_ref::ValueRef;
 
 use crate::batch::{Tables, WriteBatch};
+use crate::compact::pick::SCATTERED;
 use crate::db::engine::{Engine, closing, log_poisoned};
 use crate::db::table::Table;
+use crate::levels::Version;
 use crate::log::Admission;
+use crate::memtable::Memtable;
 use crate::options::Durability;
 use crate::tombstone::{During, Needed};
+
+/// A memtable with fewer deletions than this goes on until it is full.
+const FEW_DELETES: u64 = 1 << 15;
+/// One that is mostly deletions does not go on beyond these: stepping over them takes 0.1 s or so.
+const MANY_DELETES: u64 = 1 << 20;
 
 /// One batch on its way through a bucket.
 #[derive(Debug)]
@@ -263,8 +271,7 @@ impl Engine {
                 let seq = lsn + 1 + i as u64;
                 memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Reads(&needed))?;
             }
-            let crowded = memtable.deletes() >= self.options.max_memtable_deletes()
-                && memtable.deletes() * 2 > memtable.index.len() as u64;
+            let crowded = is_crowded(memtable, &state.version);
             // One that would have to wait for its place goes on taking records until memory runs short.
             let is_full = memtable.bytes() >= limit && table.can_flush_next();
             if (is_full || crowded) && !full.iter().any(|t| Arc::ptr_eq(t, table)) {
@@ -281,6 +288,17 @@ impl Engine {
     pub(crate) fn sync_log(&self, lsn: Lsn) -> Result<()> {
         self.log.sync_to(lsn)
     }
+}
+
+/// Whether a memtable consists mostly of deletions, and of so many that they are to be merged away before it is full: they
+/// slow scans until then. Where there is much data a merge has much to rewrite, and what is deleted lies farther apart.
+fn is_crowded(memtable: &Memtable, version: &Version) -> bool {
+    let deletes = memtable.deletes();
+    if deletes < FEW_DELETES || deletes * 2 <= memtable.index.len() as u64 {
+        return false;
+    }
+    let rows: u64 = version.runs().map(|(_, run)| run.rows()).sum();
+    deletes >= MANY_DELETES || deletes * SCATTERED > rows
 }
 
 fn encode_ref(v: &ValueRef) -> Vec<u8> {

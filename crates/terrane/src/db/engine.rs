@@ -252,6 +252,7 @@ impl Engine {
         if active.deletes() > 512 && active.deletes() * 2 > active.index.len() as u64 {
             me.freeze_active(table);
         }
+        table.deletions_met.store(true, Ordering::Release);
         me.schedule_compactions();
     }
 }

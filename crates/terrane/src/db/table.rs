@@ -81,6 +81,8 @@ pub(crate) struct Table {
     /// Somebody merges everything down.
     pub(crate) compacting: AtomicBool,
     pub(crate) cursors: Mutex<Cursors>,
+    /// A seek has stepped over many deletions since they were last cleared away.
+    pub(crate) deletions_met: AtomicBool,
     /// Why its background work stands still, if it does.
     pub(crate) trouble: Trouble,
     /// When a compaction of it was last chosen, in calls of the scheduler.
@@ -119,6 +121,7 @@ impl Table {
             busy: Mutex::default(),
             compacting: AtomicBool::new(false),
             cursors: Mutex::default(),
+            deletions_met: AtomicBool::new(false),
             trouble: Trouble::default(),
             served: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),

@@ -46,7 +46,16 @@ fn with<T>(version: &Version, busy: &BusyRanges, f: impl FnOnce(&Picture<'_>) ->
     let cursors = Cursors::default();
     let (memtable_bytes, piece_bytes) = (250, 2000);
     let cursors = &cursors;
-    f(&Picture { version, busy, cursors, memtable_bytes, piece_bytes, oldest_snapshot: 0, compresses: false })
+    f(&Picture {
+        version,
+        busy,
+        cursors,
+        memtable_bytes,
+        piece_bytes,
+        oldest_snapshot: 0,
+        compresses: false,
+        deletions_met: false,
+    })
 }
 
 #[test]
@@ -137,4 +146,36 @@ fn in_a_rest_what_may_be_superseded_goes_down_until_it_is_a_tenth() {
     let run = |id, lo: &str| (0, 7, part(id, lo, &format!("{lo}5"), 1000));
     let l0 = picked(&version(below(8).chain([run(90, "a01")]))).unwrap();
     assert_eq!((l0.reason, l0.from), (Reason::L0, 0));
+}
+
+#[test]
+fn deletions_go_at_once_where_they_are_dense_and_else_when_a_seek_has_met_them() {
+    let idle = BusyRanges::default();
+    let of = |rows: u64, deletes: u64, part: ExtentRef| ExtentRef {
+        size: PartSize { rows, deletes, ..part.size },
+        ..part
+    };
+    let l0 = |deletes| (0, 7, of(1000, deletes, part(90, "a", "b", 1000)));
+    let below = |rows| (1, 0, of(rows, 0, part(1, "a", "b", 1000)));
+    let at_once = |p: Option<Pick>| p.map(|p| (p.from, p.urgency >= 1.0));
+    let picked = |v: &Version| at_once(with(v, &idle, pick_deletes));
+    assert_eq!(picked(&version([l0(600), below(2000)])), Some((0, true)), "three of ten");
+    assert_eq!(picked(&version([l0(600), below(2400)])), Some((0, false)), "a scan does not mind a fourth");
+    assert_eq!(picked(&version([l0(400), below(100)])), None, "most are no deletions");
+    assert_eq!(picked(&version([l0(600)])), Some((0, true)), "with nothing below they are all that is there");
+    // What is elsewhere in the key space is not in between.
+    let elsewhere = (1, 0, of(9000, 0, part(2, "c", "d", 1000)));
+    assert_eq!(picked(&version([l0(600), elsewhere])), Some((0, true)));
+    let met = |v: &Version| at_once(with(v, &idle, |p| pick_deletes(&Picture { deletions_met: true, ..*p })));
+    assert_eq!(met(&version([l0(600), below(2400)])), Some((0, true)));
+    assert_eq!(met(&version([l0(400), below(2400)])), None);
+}
+
+#[test]
+fn a_pass_goes_on_until_runs_leave_one_by_one() {
+    let due = |left: &[f64]| pass_is_due(left.iter().copied());
+    assert!(!due(&[]) && !due(&[1.0]), "one alone waits for company");
+    assert!(due(&[1.0, 1.0]) && due(&[1.0, 0.5]) && due(&[0.75, 0.6]));
+    assert!(!due(&[0.75, 0.5]) && !due(&[0.5, 0.25, 0.75]));
+    assert!(due(&[0.0; 4]) && due(&[0.1, 0.2, 0.3, 0.4, 0.5]), "no place is left");
 }

@@ -3,7 +3,7 @@ use terrane_media::Media;
 use terrane_media::sim::{Fault, FaultPlan, OpInfo, OpKind, SimMedia};
 
 use super::*;
-use crate::{Db, Durability, IndexKind, Options, Subtable, SubtableOptions, WriteBatch};
+use crate::{Db, Durability, IndexKind, Options, ReadOptions, Subtable, SubtableOptions, WriteBatch};
 
 /// A database in which no merge begins by itself.
 fn unmerged() -> (Arc<SimMedia>, Db) {
@@ -100,6 +100,44 @@ fn what_is_not_due_waits_for_a_rest() {
 }
 
 /// On real threads, since a simulated machine knows when nothing is left to wait for.
+#[test]
+fn deletions_among_many_records_wait_until_a_seek_has_met_them() {
+    let (media, db) = unmerged();
+    let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let (records, deleted) = (10_000u32, 2000u32);
+    for i in 0..records {
+        t.put(&i.to_be_bytes(), &[1; 100]).unwrap();
+    }
+    t.flush().unwrap();
+    // The last one too: what deletes them spans all the rest.
+    for i in (0..deleted).chain([records - 1]) {
+        t.delete(&i.to_be_bytes()).unwrap();
+    }
+    t.flush().unwrap();
+    let next = || db.engine.most_urgent_now().map(|(_, pick)| pick.reason);
+    let run_all = || while media.help() == terrane_media::Help::Ran {};
+    let seek = || {
+        let mut c = t.cursor(ReadOptions::new()).unwrap();
+        c.seek(&[]).unwrap();
+        c.key().to_vec()
+    };
+    let met = || t.table().deletions_met.load(Ordering::Relaxed);
+    assert_eq!((next(), met()), (None, false));
+    assert_eq!(seek(), deleted.to_be_bytes());
+    assert!(met());
+    assert_eq!(next(), Some(Reason::Deletes));
+    // Merges may begin from here on.
+    db.engine.compactions.store(0, Ordering::SeqCst);
+    db.engine.schedule_compactions();
+    run_all();
+    assert_eq!((next(), met()), (None, false), "all are gone");
+    let deletes: u64 = t.table().state().version.runs().map(|(_, run)| run.deletes()).sum();
+    assert_eq!(deletes, 0);
+    assert_eq!(seek(), deleted.to_be_bytes());
+    assert!(!met());
+    drop(t);
+}
+
 #[test]
 fn runs_of_range_tombstones_alone_do_not_keep_l0_full() {
     let media = SimMedia::with_threads(1, &terrane_media::real::RealOptions::default());

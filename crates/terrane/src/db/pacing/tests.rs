@@ -277,15 +277,6 @@ fn evenness(mut seconds: Vec<f64>) -> (f64, f64, f64) {
 }
 
 #[test]
-fn a_pass_goes_on_until_runs_leave_one_by_one() {
-    let due = |left: &[f64]| pass_is_due(left.iter().copied());
-    assert!(!due(&[]) && !due(&[1.0]), "one alone waits for company");
-    assert!(due(&[1.0, 1.0]) && due(&[1.0, 0.5]) && due(&[0.75, 0.6]));
-    assert!(!due(&[0.75, 0.5]) && !due(&[0.5, 0.25, 0.75]));
-    assert!(due(&[0.0; 4]) && due(&[0.1, 0.2, 0.3, 0.4, 0.5]), "no place is left");
-}
-
-#[test]
 fn writers_run_at_the_drain_rate_and_never_stop() {
     for seed in 0..20 {
         let mut sim = Sim::new(seed);
