@@ -1,9 +1,10 @@
 //! Segments, frames and the tail's header: how the log stream lies on disk.
 //!
 //! A *segment* is a file of fixed size. Its first sector (4096 bytes) holds the segment's header, twice, so that one
-//! damaged copy does not take the segment along. The rest is *frames*, each starting at a sector boundary: a header,
-//! a slice of the log stream, and zeros up to the next sector. All checksums in a segment are salted with a number drawn
-//! anew for every use of the file: what an earlier use left behind never verifies.
+//! damaged copy does not take the segment along. The rest is *frames*, each starting at a sector boundary: a header, a
+//! slice of the log stream, and zeros up to the next sector. A frame of one sector may stand in the next one as well,
+//! with more payload or with less: the longer one that is good counts. All checksums in a segment are salted with a
+//! number drawn anew for every use of the file: what an earlier use left behind never verifies.
 //!
 //! ```text
 //! segment header (128 bytes, at 0 and at 2048)

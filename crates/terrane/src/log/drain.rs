@@ -93,7 +93,7 @@ impl Shared {
     }
 
     /// Writes out everything.
-    fn drain(self: &Arc<Self>) -> Result<()> {
+    pub(super) fn drain(self: &Arc<Self>) -> Result<()> {
         let mut writer = self.writer.lock();
         let behind = self.advanced.load(Ordering::Acquire) - writer.written();
         self.write_out(&mut writer, behind)

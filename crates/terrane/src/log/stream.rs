@@ -3,6 +3,9 @@
 //! Nothing is copied: a piece of the stream lies in the memory that it was read into, and a frame that windows of memory
 //! cut ([`super::ahead`]) comes in several pieces, once all of it is verified.
 //!
+//! A frame of one sector may stand in the sector behind it as well, with more payload or with less ([`super::writer`]): of
+//! the two the longer one that is good counts.
+//!
 //! The stream ends at the first frame that is not good and is not the end of its segment. Whether that is the end of the
 //! log or damage is the caller's to decide; the stream collects the proof: every good frame *header*, on the way and
 //! behind the end, says up to where the log was durable when the frame was written.
@@ -77,22 +80,15 @@ impl<'a> Stream<'a> {
         while let Some(reader) = &mut self.reader {
             let limit = reader.segment.limit;
             if self.position < limit
-                && let Some(header) = reader.header(&mut self.ahead)?
+                && let Some(payload) = reader.frame(&mut self.ahead, self.position, &mut self.durable)?
             {
-                self.durable = self.durable.max(header.durable_lsn);
-                let next = header.lsn == self.position
-                    && header.payload_len > 0
-                    && header.generation == reader.segment.header.generation;
-                if next && let Some(payload) = reader.payload(&mut self.ahead, &header)? {
-                    reader.offset += header.frame_len();
-                    for mut piece in payload {
-                        piece.truncate(usize::try_from(limit - self.position).unwrap_or(usize::MAX));
-                        let lsn = self.position;
-                        self.position += piece.len() as u64;
-                        self.pieces.push_back((lsn, piece));
-                    }
-                    return Ok(());
+                for mut piece in payload {
+                    piece.truncate(usize::try_from(limit - self.position).unwrap_or(usize::MAX));
+                    let lsn = self.position;
+                    self.position += piece.len() as u64;
+                    self.pieces.push_back((lsn, piece));
                 }
+                return Ok(());
             }
             if !self.next_segment()? {
                 break;
@@ -151,6 +147,18 @@ impl<'a> Stream<'a> {
     }
 }
 
+/// A frame with a good header.
+#[derive(Debug)]
+struct Found {
+    frame_len: u64,
+    /// If it verifies.
+    payload: Option<Vec<Bytes>>,
+}
+
+fn len_of(pieces: &[Bytes]) -> usize {
+    pieces.iter().map(Bytes::len).sum()
+}
+
 /// Reads the frames of one segment.
 #[derive(Debug)]
 struct SegmentReader<'a> {
@@ -170,36 +178,80 @@ impl<'a> SegmentReader<'a> {
         Some(SegmentReader { segment, index, offset, end, windows: VecDeque::new() })
     }
 
-    /// The frame header at the current offset, if there is a good one whose frame lies within the segment.
-    fn header(&mut self, ahead: &mut Ahead<'_>) -> Result<Option<FrameHeader>> {
-        if self.offset >= self.end {
+    /// The payload of the frame at `position`, which stands at the current offset, if it is good; moves behind it. What
+    /// the headers on the way prove goes to `durable`.
+    fn frame(
+        &mut self,
+        ahead: &mut Ahead<'_>,
+        position: Lsn,
+        durable: &mut Lsn,
+    ) -> Result<Option<Vec<Bytes>>> {
+        let sector = LOG_SECTOR as u64;
+        let first = self.found(ahead, 0, position, durable)?;
+        let second = match &first {
+            Some(f) if f.frame_len > sector => None,
+            // Perhaps it was written again, or is all that is left of the two.
+            _ => self.found(ahead, sector, position, durable)?,
+        };
+        let end = match (&first, &second) {
+            (_, Some(f)) => sector + f.frame_len,
+            (Some(f), None) => f.frame_len,
+            (None, None) => 0,
+        };
+        let longest = first.into_iter().chain(second).filter_map(|f| f.payload).max_by_key(|p| len_of(p));
+        if longest.is_some() {
+            self.offset += end;
+        }
+        Ok(longest)
+    }
+
+    /// The frame at `position`, if its header stands at `skip` behind the current offset.
+    fn found(
+        &mut self,
+        ahead: &mut Ahead<'_>,
+        skip: u64,
+        position: Lsn,
+        durable: &mut Lsn,
+    ) -> Result<Option<Found>> {
+        let Some(header) = self.header(ahead, skip)? else { return Ok(None) };
+        *durable = header.durable_lsn.max(*durable);
+        let is_next = header.lsn == position
+            && header.payload_len > 0
+            && header.generation == self.segment.header.generation;
+        if !is_next {
             return Ok(None);
         }
-        self.load(ahead, LOG_SECTOR as u64)?;
-        let (salt, room) = (self.segment.header.salt, self.end - self.offset);
+        let frame_len = header.frame_len();
+        self.load(ahead, skip + frame_len)?;
+        let pieces = self.loaded(skip + FRAME_HEADER as u64, u64::from(header.payload_len));
+        let pieces: Vec<Bytes> = pieces.collect();
+        let good = header.verifies_pieces(self.segment.header.salt, pieces.iter().map(|p| &p[..]));
+        Ok(Some(Found { frame_len, payload: good.then_some(pieces) }))
+    }
+
+    /// The frame header `skip` behind the current offset, if there is a good one whose frame lies within the segment.
+    fn header(&mut self, ahead: &mut Ahead<'_>, skip: u64) -> Result<Option<FrameHeader>> {
+        let at = self.offset + skip;
+        if at >= self.end {
+            return Ok(None);
+        }
+        self.load(ahead, skip + LOG_SECTOR as u64)?;
+        let (salt, room) = (self.segment.header.salt, self.end - at);
         // Windows are whole sectors.
-        let sector = self.loaded(0, LOG_SECTOR as u64).next().unwrap_or_default();
+        let sector = self.loaded(skip, LOG_SECTOR as u64).next().unwrap_or_default();
         match FrameHeader::decode(&sector, salt) {
             Ok(h) if h.frame_len() <= room => Ok(Some(h)),
             Err(e) if e.kind() != terrane_base::ErrorKind::Corruption => {
-                Err(e.with_file(self.segment.file.path()).with_offset(self.offset))
+                Err(e.with_file(self.segment.file.path()).with_offset(at))
             }
             _ => Ok(None),
         }
     }
 
-    /// The payload of the frame at the current offset, if it verifies.
-    fn payload(&mut self, ahead: &mut Ahead<'_>, header: &FrameHeader) -> Result<Option<Vec<Bytes>>> {
-        self.load(ahead, header.frame_len())?;
-        let pieces: Vec<Bytes> = self.loaded(FRAME_HEADER as u64, u64::from(header.payload_len)).collect();
-        let good = header.verifies_pieces(self.segment.header.salt, pieces.iter().map(|p| &p[..]));
-        Ok(good.then_some(pieces))
-    }
-
     /// Looks for a good frame header, sector by sector, from the current offset on; moves behind its first sector.
     fn search(&mut self, ahead: &mut Ahead<'_>) -> Result<Option<FrameHeader>> {
         while self.offset < self.end {
-            let found = self.header(ahead)?;
+            let found = self.header(ahead, 0)?;
             self.offset += LOG_SECTOR as u64;
             if found.is_some() {
                 return Ok(found);

@@ -1,8 +1,14 @@
 //! Writes the log stream into segments, as frames.
 //!
 //! One caller at a time (the engine holds a mutex around it). Frames follow one another without gaps: in a segment at
-//! sector boundaries, across segments at the LSN where the last one ended. A frame's sectors are written once and, in this
-//! use of the segment, never again (design rule 4), so a torn write can only damage what nobody was promised.
+//! sector boundaries, across segments at the LSN where the last one ended.
+//!
+//! # A sector that is written again
+//! A frame of one sector that was flushed is continued, while there is room in it: the next flush writes it again with more
+//! payload, to the sector behind it; the one after that, again with more, to the first sector, and so on, in turn. So
+//! many small flushes share two sectors instead of taking one each. Of the two the one that is written holds nothing that
+//! the other, flushed by then, does not hold: a torn write can only damage what nobody was promised, or what is
+//! elsewhere (design rule 4). All other sectors are written once in a use of the segment.
 
 use std::sync::Arc;
 
@@ -35,7 +41,23 @@ pub(super) struct Writer {
     written: Lsn,
     /// Written to since their last sync.
     dirty: Vec<Arc<dyn File>>,
+    /// The last frame, as it was written.
     buf: AlignedBuf,
+    /// That frame, if it takes one sector.
+    last: Option<Short>,
+}
+
+/// A frame of one sector.
+#[derive(Clone, Copy, Debug)]
+struct Short {
+    lsn: Lsn,
+    payload: usize,
+    /// Where it is written next, with more payload: the sector behind it and its own in turn.
+    next: u64,
+    /// Where it was written last.
+    at: u64,
+    /// It is flushed there.
+    flushed: bool,
 }
 
 #[derive(Debug)]
@@ -80,6 +102,7 @@ impl Writer {
             written: start,
             dirty: Vec::new(),
             buf: AlignedBuf::new(),
+            last: None,
         };
         writer.reserve(pool)?;
         match writer.next_segment(pool, durable) {
@@ -119,6 +142,11 @@ impl Writer {
         most: usize,
         load: impl FnOnce(Lsn, &mut [u8]) -> Result<()>,
     ) -> Result<Option<Used>> {
+        if let Some(last) = self.continued(len) {
+            self.continue_frame(last, durable, len as usize, load)?;
+            pool.set_current_room(self.room());
+            return Ok(None);
+        }
         let mut new = None;
         if self.room() < LOG_SECTOR as u64
             && let Some((segment, header)) = self.next_segment(pool, durable)
@@ -137,11 +165,52 @@ impl Writer {
         load(self.written, payload)?;
         let header = FrameHeader::new(current.salt, self.generation, self.written, durable, payload);
         self.buf[..FRAME_HEADER].copy_from_slice(&header.encode(current.salt));
-        current.segment.file.write_at(&self.buf, current.offset)?;
+        let at = current.offset;
+        current.segment.file.write_at(&self.buf, at)?;
         current.offset += self.buf.len() as u64;
+        self.last = (self.buf.len() == LOG_SECTOR).then_some(Short {
+            lsn: self.written,
+            payload: n,
+            next: current.offset,
+            at,
+            flushed: false,
+        });
         self.written = header.end();
         pool.set_current_room(self.room());
         Ok(new)
+    }
+
+    /// The last frame, if `len` bytes more go into it and it can be written again.
+    fn continued(&self, len: u64) -> Option<Short> {
+        let sector = LOG_SECTOR as u64;
+        self.last.filter(|last| {
+            last.flushed
+                && (FRAME_HEADER + last.payload) as u64 + len <= sector
+                && last.next + sector <= self.options.segment_bytes
+        })
+    }
+
+    /// Writes the last frame again, with the next `len` bytes of the stream.
+    fn continue_frame(
+        &mut self,
+        last: Short,
+        durable: Lsn,
+        len: usize,
+        load: impl FnOnce(Lsn, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let Some(current) = self.current.as_mut() else {
+            return Err(Error::corruption("a log frame was to be continued in no segment"));
+        };
+        let payload = &mut self.buf[FRAME_HEADER..FRAME_HEADER + last.payload + len];
+        load(self.written, &mut payload[last.payload..])?;
+        let header = FrameHeader::new(current.salt, self.generation, last.lsn, durable, payload);
+        self.buf[..FRAME_HEADER].copy_from_slice(&header.encode(current.salt));
+        current.segment.file.write_at(&self.buf, last.next)?;
+        current.offset = current.offset.max(last.next + LOG_SECTOR as u64);
+        let payload = last.payload + len;
+        self.last = Some(Short { payload, at: last.next, next: last.at, flushed: false, ..last });
+        self.written = header.end();
+        Ok(())
     }
 
     /// Flushes all segments that were written to.
@@ -150,6 +219,9 @@ impl Writer {
             file.sync()?;
         }
         self.dirty.clear();
+        if let Some(last) = &mut self.last {
+            last.flushed = true;
+        }
         // The current segment is dirty again with its next frame, which comes before the next call here.
         if let Some(c) = &self.current {
             self.dirty.push(c.segment.file.clone());
@@ -187,6 +259,7 @@ impl Writer {
         self.dirty.push(segment.file.clone());
         let offset = LOG_SECTOR as u64;
         self.current = Some(Current { segment: segment.clone(), salt: header.salt, offset });
+        self.last = None;
         pool.set_current_room(self.room());
         Some((segment, header))
     }

@@ -18,6 +18,13 @@ fn history() -> (Image, Told) {
         Act::Reopen,
         Act::Append(2900),
         Act::Sync,
+        // These three share two sectors.
+        Act::Append(20),
+        Act::Sync,
+        Act::Append(30),
+        Act::Sync,
+        Act::Append(40),
+        Act::Sync,
         Act::Append(3000),
         Act::Append(10),
         Act::Sync,

@@ -72,6 +72,8 @@ pub(super) enum Act {
     Sync,
     /// The manifest lets go of all but the last so many entries.
     Release(usize),
+    /// Writes everything out, without a flush.
+    Drain,
     /// Runs one background task.
     Step,
     /// Closes, tells the manifest, and opens again.
@@ -185,6 +187,7 @@ impl Rig {
         match act {
             Act::Append(len) => self.append(len),
             Act::Sync => self.sync(),
+            Act::Drain => self.log.0.drain(),
             Act::Release(keep) => {
                 self.sync()?;
                 let lsn = {
@@ -267,6 +270,27 @@ pub(super) fn short_history() -> Vec<Act> {
         Sync,
         Append(2001),
         Append(50),
+        // Flushes that share two sectors, then one that does not fit any more, and one behind it.
+        Sync,
+        Append(1),
+        Sync,
+        Append(900),
+        Append(0),
+        Sync,
+        Append(2),
+        Sync,
+        Append(3000),
+        Sync,
+        Append(3),
+        Sync,
+        Append(4),
+        Drain,
+        Append(5),
+        Drain,
+        Append(6),
+        Sync,
+        Append(7),
+        Sync,
     ]
 }
 
@@ -286,7 +310,8 @@ pub(super) fn random_history(seed: u64, len: usize) -> Vec<Act> {
                 _ => next(5000) as usize,
             }),
             12..=14 => Act::Sync,
-            15 | 16 => Act::Step,
+            15 => Act::Drain,
+            16 => Act::Step,
             17 | 18 => Act::Release(next(6) as usize),
             _ => Act::Reopen,
         })

@@ -146,3 +146,23 @@ fn sizes_may_change_from_one_open_to_the_next() {
     let media = rig.media.image().crash(CrashKind::PowerLost, 1);
     recover_and_compare(&media, &told, told.advanced, &"last").unwrap();
 }
+
+#[test]
+fn small_flushes_share_two_sectors() {
+    let mut rig = Rig::new(1).unwrap();
+    // Five frames go into a segment.
+    for _ in 0..20 {
+        rig.append(20).unwrap();
+        rig.sync().unwrap();
+    }
+    assert_eq!(rig.log.0.live.lock().len(), 1);
+    let told = rig.told.lock().unwrap().clone();
+    let media = rig.media.image().crash(CrashKind::PowerLost, 1);
+    recover_and_compare(&media, &told, told.synced, &()).unwrap();
+    // What does not fit any more goes on behind them, and so on.
+    for _ in 0..6 {
+        rig.append(2000).unwrap();
+        rig.sync().unwrap();
+    }
+    assert_eq!(rig.log.0.live.lock().len(), 2);
+}
