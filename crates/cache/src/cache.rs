@@ -166,6 +166,14 @@ impl Cache {
         Some(found.pin())
     }
 
+    /// As [`Cache::get`], but does not count as an access: for whoever had the frame brought here for this one.
+    #[inline]
+    pub fn take_up(&self, key: FrameKey) -> Option<Pin> {
+        let guard = self.domain.pin();
+        let (shard, hash) = self.place(key);
+        Some(self.shards[shard].find(key, hash, &guard)?.pin())
+    }
+
     /// Asks the processor to load what a [`Cache::get`] of `key` and a look at the ends of its `len` bytes will need. For
     /// callers that will come for it soon and have something to do until then. Does not count as an access.
     pub fn prefetch(&self, key: FrameKey, len: usize) {

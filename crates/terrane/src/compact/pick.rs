@@ -87,6 +87,14 @@ pub(crate) struct Pick {
     pub(crate) urgency: f64,
 }
 
+/// Deletions in `[lo, hi)` that were there at `seq`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Met {
+    pub(crate) lo: Vec<u8>,
+    pub(crate) hi: Option<Vec<u8>>,
+    pub(crate) seq: Seq,
+}
+
 /// What picking looks at.
 pub(crate) struct Picture<'a> {
     pub(crate) version: &'a Version,
@@ -99,8 +107,8 @@ pub(crate) struct Picture<'a> {
     pub(crate) oldest_snapshot: Seq,
     /// L2 and below are compressed.
     pub(crate) compresses: bool,
-    /// A seek has stepped over many deletions.
-    pub(crate) deletions_met: bool,
+    /// Deletions that a seek has stepped over, many of them.
+    pub(crate) met: Option<&'a Met>,
 }
 
 impl Picture<'_> {
@@ -167,7 +175,7 @@ fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Opti
         piece_bytes: options.tuning.piece_bytes,
         oldest_snapshot: 0,
         compresses: false,
-        deletions_met: false,
+        met: None,
     };
     if from == 0 {
         return l0_piece(&p, lo);
@@ -386,7 +394,29 @@ pub(crate) fn is_mostly_deletes(r: &ExtentRef) -> bool {
 fn is_in_the_way(p: &Picture<'_>, from: u8, r: &ExtentRef) -> bool {
     let below = p.version.levels.iter().skip(from as usize);
     let rows = below.flat_map(|run| overlapping(run.refs(), &r.lo, Some(&r.hi))).map(|r| r.size.rows);
-    p.deletions_met || r.size.deletes * SCATTERED > rows.sum()
+    p.met.is_some_and(|met| met.concerns(r)) || r.size.deletes * SCATTERED > rows.sum()
+}
+
+impl Met {
+    /// Whether a part can have some of them.
+    fn concerns(&self, r: &ExtentRef) -> bool {
+        r.extent.meta.min_seq <= self.seq
+            && *r.hi > *self.lo
+            && self.hi.as_ref().is_none_or(|hi| *r.lo < **hi)
+    }
+
+    /// Whether any part of the version that is mostly deletions can have some.
+    pub(crate) fn are_in(&self, version: &Version) -> bool {
+        let mut parts = version.runs().flat_map(|(_, run)| run.refs());
+        parts.any(|r| is_mostly_deletes(r) && self.concerns(r))
+    }
+
+    /// Adds others.
+    pub(crate) fn extend(&mut self, other: Met) {
+        self.lo = std::mem::take(&mut self.lo).min(other.lo);
+        self.hi = self.hi.take().zip(other.hi).map(|(a, b)| a.max(b));
+        self.seq = self.seq.max(other.seq);
+    }
 }
 
 /// The front of `[lo, hi)` in which `refs` hold about two pieces: however wide an extent is, a job stays bounded. What is

@@ -291,11 +291,15 @@ impl Engine {
         if table.is_dropped() {
             return None;
         }
+        // Before the state: what is met from here on is met in this state or a later one.
+        let mut met = table.deletions_met.lock();
         let state = table.state();
+        if met.as_ref().is_some_and(|met| state.memtables.len() < 2 && !met.are_in(&state.version)) {
+            *met = None;
+        }
         let busy = table.busy.lock();
         let cursors = table.cursors.lock();
-        let deletions_met = table.deletions_met.load(Ordering::Acquire);
-        let picked = pick::pick(&Picture {
+        pick::pick(&Picture {
             version: &state.version,
             busy: &busy,
             cursors: &cursors,
@@ -303,14 +307,8 @@ impl Engine {
             piece_bytes: self.options.tuning.piece_bytes,
             oldest_snapshot,
             compresses: table.options().compression != Compression::None,
-            deletions_met,
-        });
-        // All are gone. (If not: the next seek that meets them says so again.)
-        let some_left = picked.as_ref().is_some_and(|p| p.reason == Reason::Deletes);
-        if deletions_met && !some_left && busy.is_idle() && state.memtables.len() < 2 {
-            table.deletions_met.store(false, Ordering::Release);
-        }
-        picked
+            met: met.as_ref(),
+        })
     }
 
     pub(crate) fn oldest_snapshot(&self) -> u64 {

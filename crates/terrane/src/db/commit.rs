@@ -271,7 +271,7 @@ impl Engine {
                 let seq = lsn + 1 + i as u64;
                 memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Reads(&needed))?;
             }
-            let crowded = is_crowded(memtable, &state.version);
+            let crowded = is_crowded(memtable, &state.version, r.count);
             // One that would have to wait for its place goes on taking records until memory runs short.
             let is_full = memtable.bytes() >= limit && table.can_flush_next();
             if (is_full || crowded) && !full.iter().any(|t| Arc::ptr_eq(t, table)) {
@@ -292,9 +292,13 @@ impl Engine {
 
 /// Whether a memtable consists mostly of deletions, and of so many that they are to be merged away before it is full: they
 /// slow scans until then. Where there is much data a merge has much to rewrite, and what is deleted lies farther apart.
-fn is_crowded(memtable: &Memtable, version: &Version) -> bool {
+/// Looks about once in a thousand deletions, of which the last `count` operations brought some.
+fn is_crowded(memtable: &Memtable, version: &Version, count: u32) -> bool {
     let deletes = memtable.deletes();
-    if deletes < FEW_DELETES || deletes * 2 <= memtable.index.len() as u64 {
+    if deletes < FEW_DELETES || deletes % 1024 > count.into() {
+        return false;
+    }
+    if deletes * 2 <= memtable.index.len() as u64 {
         return false;
     }
     let rows: u64 = version.runs().map(|(_, run)| run.rows()).sum();

@@ -16,6 +16,7 @@ use terrane_format::Kind;
 use terrane_format::value_ref::ValueRef;
 use terrane_media::{LockGuard, Media, Signal};
 
+use crate::compact::pick::Met;
 use crate::db::commit::{GroupEntry, Request};
 use crate::db::pacing::Pacer;
 use crate::db::snapshot::{Snapshot, Snapshots};
@@ -246,13 +247,20 @@ impl Engine {
     }
 
     /// A read stepped over many deletions: have them cleared away.
-    pub(crate) fn many_deletions(&self, table: &Arc<Table>) {
+    pub(crate) fn many_deletions(&self, table: &Arc<Table>, met: Met) {
         let Some(me) = self.me.upgrade() else { return };
         let active = table.state().active().clone();
-        if active.deletes() > 512 && active.deletes() * 2 > active.index.len() as u64 {
+        // As many as there are puts where a queue is filled and emptied.
+        if active.deletes() > 512 && active.deletes() * 4 > active.index.len() as u64 {
             me.freeze_active(table);
         }
-        table.deletions_met.store(true, Ordering::Release);
+        {
+            let mut all = table.deletions_met.lock();
+            match &mut *all {
+                Some(all) => all.extend(met),
+                None => *all = Some(met),
+            }
+        }
         me.schedule_compactions();
     }
 }

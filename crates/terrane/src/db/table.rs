@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use terrane_base::{Current, Epoch, Error, ErrorKind, Lsn, Result, SubtableId};
 
 use crate::compact::busy::{BusyRanges, KeyRange};
-use crate::compact::pick::{Cursors, MAX_L0_RUNS, RESCUE_RUNS};
+use crate::compact::pick::{Cursors, MAX_L0_RUNS, Met, RESCUE_RUNS};
 use crate::db::pacing::meter::Meter;
 use crate::db::trouble::Trouble;
 use crate::levels::{Run, Version};
@@ -81,8 +81,8 @@ pub(crate) struct Table {
     /// Somebody merges everything down.
     pub(crate) compacting: AtomicBool,
     pub(crate) cursors: Mutex<Cursors>,
-    /// A seek has stepped over many deletions since they were last cleared away.
-    pub(crate) deletions_met: AtomicBool,
+    /// Deletions that seeks have stepped over, many at a time, until they are cleared away.
+    pub(crate) deletions_met: Mutex<Option<Met>>,
     /// Why its background work stands still, if it does.
     pub(crate) trouble: Trouble,
     /// When a compaction of it was last chosen, in calls of the scheduler.
@@ -121,7 +121,7 @@ impl Table {
             busy: Mutex::default(),
             compacting: AtomicBool::new(false),
             cursors: Mutex::default(),
-            deletions_met: AtomicBool::new(false),
+            deletions_met: Mutex::default(),
             trouble: Trouble::default(),
             served: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),

@@ -38,7 +38,9 @@ pub(crate) fn load(media: &dyn Media, wanted: &[Wanted], buffers: &Arc<Buffers>)
     for w in wanted {
         let mut loaded = Vec::with_capacity(w.blocks.len());
         for (blocks, window) in w.blocks.chunk_by(adjacent).zip(&mut windows) {
-            loaded.extend(w.extent.unpack_adjacent(blocks, window)?);
+            for block in w.extent.unpack_adjacent(blocks, window) {
+                loaded.push(block?);
+            }
         }
         all.push(loaded);
     }

@@ -112,7 +112,7 @@ impl Shared {
         let to = writer.written() + len;
         let mut done = (self.options.before_write)().map_err(poisoned);
         while done.is_ok() && writer.written() < to {
-            done = writer.reserve(&self.pool);
+            done = writer.reserve(&self.pool, to - writer.written());
             if done.is_ok() {
                 done = self.write_frame(writer, to).map_err(poisoned);
             }

@@ -28,7 +28,8 @@
 //!   A commit is acknowledged when all earlier bytes are written: the orderer advances in order, and flushing writes
 //!   everything up to the advanced LSN, in order, first.
 //! * 4, *one writer per byte path*. Tail and segments are different files; frames are written under a mutex, to fresh
-//!   sectors, or over what stands, flushed, in another one ([`writer`]); the tail is allocated and prewritten by the media room; recovery reads it with `read`.
+//!   sectors, or over what stands, flushed, in another one ([`writer`]); the tail is allocated and prewritten by the
+//!   media room; recovery reads it with `read`.
 //! * 16, *poison*. After a failed write or flush [`Log::admit`], [`Log::sync_to`] and everything that writes segments
 //!   fail with [`ErrorKind::Poisoned`] until the log is recovered anew. A device that is full is no such failure:
 //!   preparing segments ahead finds it out before anything is reserved ([`pool`]).

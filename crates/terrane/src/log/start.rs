@@ -148,7 +148,7 @@ impl Copier<'_> {
         while self.writer.written() < to && lsn <= self.writer.written() {
             let n = to - self.writer.written();
             let most = self.options.full_payload();
-            self.writer.reserve(self.pool)?;
+            self.writer.reserve(self.pool, n)?;
             let new = self.writer.frame(self.pool, self.durable, n, most, |at, out| {
                 let from = (at - lsn) as usize;
                 out.copy_from_slice(&bytes[from..from + out.len()]);

@@ -126,7 +126,7 @@ impl<'a> Stream<'a> {
     /// the segment that was read last.
     pub(super) fn collect_proof(&mut self) -> Result<bool> {
         let last = self.index;
-        let mut went_on = false;
+        let mut went_on = self.reader.as_ref().is_some_and(|r| r.doubtful);
         while let Some(reader) = &mut self.reader {
             while let Some(header) = reader.search(&mut self.ahead)? {
                 self.durable = self.durable.max(header.durable_lsn);
@@ -169,13 +169,15 @@ struct SegmentReader<'a> {
     end: u64,
     /// What is in memory, without gaps, and where each part lies.
     windows: VecDeque<(u64, Bytes)>,
+    /// The last frame, or one of its two places, had a good header and does not verify.
+    doubtful: bool,
 }
 
 impl<'a> SegmentReader<'a> {
     fn new(segments: &'a [Planned], index: usize) -> Option<Self> {
         let segment = segments.get(index)?;
         let (offset, end) = (LOG_SECTOR as u64, segment.end());
-        Some(SegmentReader { segment, index, offset, end, windows: VecDeque::new() })
+        Some(SegmentReader { segment, index, offset, end, windows: VecDeque::new(), doubtful: false })
     }
 
     /// The payload of the frame at `position`, which stands at the current offset, if it is good; moves behind it. What
@@ -187,18 +189,20 @@ impl<'a> SegmentReader<'a> {
         durable: &mut Lsn,
     ) -> Result<Option<Vec<Bytes>>> {
         let sector = LOG_SECTOR as u64;
-        let first = self.found(ahead, 0, position, durable)?;
-        let second = match &first {
-            Some(f) if f.frame_len > sector => None,
-            // Perhaps it was written again, or is all that is left of the two.
-            _ => self.found(ahead, sector, position, durable)?,
+        // Of a frame in two places either may be all that is left.
+        let (skip, one) = match self.found(ahead, 0, position, durable)? {
+            Some(f) => (0, Some(f)),
+            None => (sector, self.found(ahead, sector, position, durable)?),
         };
-        let end = match (&first, &second) {
-            (_, Some(f)) => sector + f.frame_len,
-            (Some(f), None) => f.frame_len,
-            (None, None) => 0,
+        let Some(one) = one else { return Ok(None) };
+        let two = match one.frame_len == sector {
+            true => self.found(ahead, skip + sector, position, durable)?,
+            false => None,
         };
-        let longest = first.into_iter().chain(second).filter_map(|f| f.payload).max_by_key(|p| len_of(p));
+        let end = skip + two.as_ref().map_or(one.frame_len, |two| sector + two.frame_len);
+        self.doubtful = one.payload.is_none() || two.as_ref().is_some_and(|two| two.payload.is_none());
+        let longest =
+            [Some(one), two].into_iter().flatten().filter_map(|f| f.payload).max_by_key(|p| len_of(p));
         if longest.is_some() {
             self.offset += end;
         }

@@ -104,7 +104,7 @@ impl Writer {
             buf: AlignedBuf::new(),
             last: None,
         };
-        writer.reserve(pool)?;
+        writer.reserve(pool, 0)?;
         match writer.next_segment(pool, durable) {
             Some((segment, header)) => Ok((writer, Opening { segment, header })),
             None => Err(Error::corruption("no segment to begin a generation of the log with")),
@@ -123,9 +123,10 @@ impl Writer {
         self.written
     }
 
-    /// Sees to it that the next frame has a place. Failing here changes nothing: it may be tried again.
-    pub(super) fn reserve(&mut self, pool: &Pool) -> Result<()> {
-        if self.room() < LOG_SECTOR as u64 && self.next.is_none() {
+    /// Sees to it that the next frame, of `len` bytes of the stream, has a place. Failing here changes nothing: it may be
+    /// tried again.
+    pub(super) fn reserve(&mut self, pool: &Pool, len: u64) -> Result<()> {
+        if self.room() < LOG_SECTOR as u64 && self.next.is_none() && self.continued(len).is_none() {
             self.next = Some(pool.take()?);
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Blocks through the cache: the one place where reads meet the medium.
 
-use terrane_base::Result;
+use bytes::Bytes;
+use terrane_base::{Error, Result};
 use terrane_cache::{Cache, FrameKey, Pin, Priority};
 use terrane_format::block::{Block, BlockShape};
 use terrane_format::extent::BlockHandle;
@@ -96,6 +97,32 @@ impl Opened {
 /// The part, from the cache or else from the medium (once, however many ask at the same time).
 pub(crate) fn load(cache: &Cache, extent: &Extent, part: &Part) -> Result<Pin> {
     cache.get_or_load(part.key(extent), part.priority(), || part.read(extent))
+}
+
+/// The first of `blocks`, which are adjacent, from the cache or else from the medium; in that case the others are read along
+/// and enter the cache. What is wrong with these is for those to find who need them.
+pub(crate) fn load_along(cache: &Cache, extent: &Extent, blocks: &[BlockHandle]) -> Result<Pin> {
+    let [first, others @ ..] = blocks else {
+        return Err(Error::invalid("no block to load"));
+    };
+    let part = Part::Data(*first);
+    if others.is_empty() {
+        return load(cache, extent, &part);
+    }
+    cache.get_or_load(part.key(extent), part.priority(), || {
+        // A place further on that cannot be read is no reason to fail here.
+        let Ok(mut read) = extent.load_adjacent(blocks) else {
+            return part.read(extent).map(|loaded| Bytes::copy_from_slice(&loaded));
+        };
+        let wanted = read.next().unwrap_or_else(|| Err(Error::invalid("no block to load")));
+        for (handle, block) in others.iter().zip(read) {
+            if let Ok(bytes) = block {
+                let part = Part::Data(*handle);
+                drop(cache.insert(part.key(extent), bytes, part.priority()));
+            }
+        }
+        wanted
+    })
 }
 
 /// Loads blocks (one that is named twice is read twice), overlapping the reads of those that the cache lacks; in the order

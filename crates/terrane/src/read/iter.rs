@@ -12,6 +12,7 @@ use std::sync::Arc;
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::Kind;
 
+use crate::compact::pick::Met;
 use crate::db::engine::Engine;
 use crate::db::snapshot::{Snapshot, SnapshotGuard};
 use crate::db::table::Table;
@@ -304,7 +305,8 @@ impl Cursor {
         }
         if scan.merge.skipped > MANY_SKIPPED {
             scan.merge.skipped = 0;
-            self.engine.many_deletions(&self.table);
+            let (lo, hi) = scan.merge.stepped_over();
+            self.engine.many_deletions(&self.table, Met { lo, hi, seq: self.snapshot.seq });
         }
         let (lower, upper) = (self.lower.as_deref(), self.upper.as_deref());
         let key = scan.merge.key();

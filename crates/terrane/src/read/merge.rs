@@ -19,6 +19,9 @@ use crate::read::lookup::Need;
 use crate::read::source::Source;
 use crate::tombstone::Fragment;
 
+/// The deletion from which on it matters where they are.
+const NOTED: u64 = 100;
+
 /// Keys skipped one by one under a range tombstone before seeking past it.
 const SKIPS_BEFORE_SEEK: u32 = 4;
 
@@ -43,6 +46,8 @@ pub(crate) struct Merge {
     key: Vec<u8>,
     /// Deletions stepped over since the last positioning.
     pub(crate) skipped: u64,
+    /// The [`NOTED`]th of them.
+    noted: Vec<u8>,
 }
 
 impl Merge {
@@ -56,11 +61,22 @@ impl Merge {
             any_tombstones,
             key: Vec::new(),
             skipped: 0,
+            noted: Vec::new(),
         }
     }
 
     pub(crate) fn valid(&self) -> bool {
         self.current.is_some()
+    }
+
+    /// Where the deletions lie, all but the first few, that were stepped over: at or above the first key, and below the
+    /// second.
+    pub(crate) fn stepped_over(&self) -> (Vec<u8>, Option<Vec<u8>>) {
+        let here = self.valid().then(|| self.key().to_vec());
+        match self.direction {
+            Direction::Forward => (self.noted.clone(), here),
+            Direction::Backward => (here.unwrap_or_default(), Some([&self.noted[..], &[0]].concat())),
+        }
     }
 
     fn source(&self) -> Option<&Source> {
@@ -241,6 +257,9 @@ impl Merge {
             let mut key = std::mem::take(&mut self.key);
             key.clear();
             key.extend_from_slice(self.sources[at].key());
+            if self.skipped == NOTED {
+                self.noted.clone_from(&key);
+            }
             self.leave(at, &key)?;
             self.key = key;
         }

@@ -8,20 +8,28 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use terrane_base::{MAX_SEQ, Result, Seq};
 use terrane_cache::{Cache, FrameKey, Pin};
 use terrane_format::Kind;
 use terrane_format::block::BlockCursor;
-use terrane_format::extent::{Index, IndexPlace};
+use terrane_format::extent::{BlockHandle, Index, IndexPlace};
 
 use crate::levels::{ExtentRef, Run};
-use crate::read::blocks::{Opened, Part, load};
+use crate::read::blocks::{Opened, Part, load, load_along};
 use crate::read::entry::Place;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
 
 /// Records before the end of a block at which the next one is brought near: enough to do until it is.
 const NEAR: u32 = 8;
+
+/// Bytes that are read when a cursor first goes on to a block that memory does not hold, and at most: each time twice as
+/// many, so that what is read in vain is bounded by what was of use.
+const FIRST_AHEAD: usize = 16 << 10;
+const MOST_AHEAD: usize = 256 << 10;
+/// One cursor reads at most this part of the cache ahead.
+const AHEAD_SHARE: usize = 256;
 
 /// Where to seek to within a part: not before its first key.
 fn within<'a>(part: &'a ExtentRef, key: &'a [u8], seq: Seq) -> (&'a [u8], Seq) {
@@ -41,6 +49,20 @@ pub(crate) struct RunCursor {
     record: BlockCursor,
     /// The block behind `block` was brought near.
     expected: bool,
+    ahead: Ahead,
+}
+
+/// What a cursor that goes forwards reads along with the next block.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    /// Bytes of the next read.
+    bytes: usize,
+    /// Blocks of the current extent up to this offset have been read along.
+    until: u32,
+}
+
+impl Ahead {
+    const NONE: Ahead = Ahead { bytes: FIRST_AHEAD, until: 0 };
 }
 
 impl RunCursor {
@@ -55,6 +77,7 @@ impl RunCursor {
             block: None,
             record: BlockCursor::new(),
             expected: false,
+            ahead: Ahead::NONE,
         }
     }
 
@@ -147,6 +170,7 @@ impl RunCursor {
     /// blocks can be read at once.
     pub(crate) fn begin_seek(&mut self, key: &[u8], seq: Seq) -> Result<Option<Need>> {
         self.found = None;
+        self.ahead = Ahead::NONE;
         let at = self.run.position(key);
         if at == self.run.refs().len() {
             self.at = at;
@@ -197,7 +221,7 @@ impl RunCursor {
             return self.retreat_extent();
         }
         self.enter(at)?;
-        self.seek_entry(key, seq)?;
+        self.seek_entry(key, seq, false)?;
         // The cursor is at the first record at or after the target, or past this extent's end.
         if !self.record.valid() {
             if !self.last_of_extent()? {
@@ -248,6 +272,7 @@ impl RunCursor {
         if self.at != at || self.index.is_none() {
             self.index = None;
             self.at = at;
+            self.ahead.until = 0;
             let extent = &self.run.refs()[at].extent;
             if extent.meta.blocks > 0 {
                 self.index = Some(Opened::new(load(&self.cache, extent, &Part::Index)?)?);
@@ -259,10 +284,10 @@ impl RunCursor {
     }
 
     /// Within the current extent, to the first record at or after the target; not valid if there is none.
-    fn seek_entry(&mut self, key: &[u8], seq: Seq) -> Result<()> {
+    fn seek_entry(&mut self, key: &[u8], seq: Seq, forwards: bool) -> Result<()> {
         let Some(index) = &self.index else { return Ok(()) };
         self.entry.seek(Index::over(index.block()?), key, seq)?;
-        self.load_block()?;
+        self.load_block(forwards)?;
         if let Some(b) = &self.block {
             self.record.seek(b.block()?, key, seq)?;
         }
@@ -272,18 +297,37 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Loads the block of the index entry, if there is one; not valid yet.
-    fn load_block(&mut self) -> Result<()> {
+    /// Loads the block of the index entry, if there is one; not valid yet. On the way forwards, those behind it are read
+    /// along with it if it has to be read.
+    fn load_block(&mut self, forwards: bool) -> Result<()> {
         self.clear();
         let Some(index) = &self.index else { return Ok(()) };
         let index = Index::over(index.block()?);
         let Some(span) = self.entry.span(index)? else { return Ok(()) };
         let extent = &self.run.refs()[self.at].extent;
-        let mut pin = self.cache.get(FrameKey { extent: extent.meta.id.0, offset: span.offset });
-        if pin.is_none()
-            && let Some(handle) = self.entry.handle(index)?
-        {
-            pin = Some(load(&self.cache, extent, &Part::Data(handle))?);
+        let key = |offset| FrameKey { extent: extent.meta.id.0, offset };
+        let mut pin = match span.offset < self.ahead.until {
+            true => self.cache.take_up(key(span.offset)),
+            false => self.cache.get(key(span.offset)),
+        };
+        if pin.is_none() {
+            let most = self.ahead.bytes.min(self.cache.capacity() / AHEAD_SHARE);
+            let (mut blocks, mut bytes) = (SmallVec::<[BlockHandle; 8]>::new(), 0);
+            let mut next = self.entry;
+            while let Some(handle) = next.handle(index)? {
+                bytes += handle.stored_len as usize;
+                let goes_along = || forwards && bytes <= most && !self.cache.contains(key(handle.offset));
+                if !blocks.is_empty() && !goes_along() {
+                    break;
+                }
+                blocks.push(handle);
+                next.next(index)?;
+            }
+            if forwards {
+                self.ahead.bytes = (self.ahead.bytes * 2).min(MOST_AHEAD);
+                self.ahead.until = blocks.last().map_or(0, |b| b.offset.saturating_add(b.stored_len));
+            }
+            pin = Some(load_along(&self.cache, extent, &blocks)?);
         }
         self.block = pin.map(Opened::new).transpose()?;
         Ok(())
@@ -294,7 +338,7 @@ impl RunCursor {
         if let Some(index) = &self.index {
             self.entry.next(Index::over(index.block()?))?;
         }
-        self.load_block()?;
+        self.load_block(true)?;
         if let Some(b) = &self.block {
             self.record.seek_first(b.block()?)?;
         }
@@ -306,7 +350,7 @@ impl RunCursor {
         if let Some(index) = &self.index {
             self.entry.prev(Index::over(index.block()?))?;
         }
-        self.load_block()?;
+        self.load_block(false)?;
         if let Some(b) = &self.block {
             self.record.seek_last(b.block()?)?;
         }
@@ -316,7 +360,7 @@ impl RunCursor {
     fn last_of_extent(&mut self) -> Result<bool> {
         let Some(index) = &self.index else { return Ok(false) };
         self.entry.seek_last(Index::over(index.block()?))?;
-        self.load_block()?;
+        self.load_block(false)?;
         if let Some(b) = &self.block {
             self.record.seek_last(b.block()?)?;
         }
@@ -355,7 +399,7 @@ impl RunCursor {
             };
             let lo = r.lo.clone();
             self.enter(next)?;
-            self.seek_entry(&lo, MAX_SEQ)?;
+            self.seek_entry(&lo, MAX_SEQ, true)?;
         }
     }
 
@@ -377,7 +421,7 @@ impl RunCursor {
             self.enter(at)?;
             let (lo, hi) = (self.run.refs()[at].lo.clone(), self.run.refs()[at].hi.clone());
             // The first record at or after the exclusive bound, then one back.
-            self.seek_entry(&hi, MAX_SEQ)?;
+            self.seek_entry(&hi, MAX_SEQ, false)?;
             if self.record.valid() {
                 self.step_back()?;
             } else {

@@ -54,7 +54,7 @@ fn with<T>(version: &Version, busy: &BusyRanges, f: impl FnOnce(&Picture<'_>) ->
         piece_bytes,
         oldest_snapshot: 0,
         compresses: false,
-        deletions_met: false,
+        met: None,
     })
 }
 
@@ -166,9 +166,20 @@ fn deletions_go_at_once_where_they_are_dense_and_else_when_a_seek_has_met_them()
     // What is elsewhere in the key space is not in between.
     let elsewhere = (1, 0, of(9000, 0, part(2, "c", "d", 1000)));
     assert_eq!(picked(&version([l0(600), elsewhere])), Some((0, true)));
-    let met = |v: &Version| at_once(with(v, &idle, |p| pick_deletes(&Picture { deletions_met: true, ..*p })));
-    assert_eq!(met(&version([l0(600), below(2400)])), Some((0, true)));
-    assert_eq!(met(&version([l0(400), below(2400)])), None);
+    let met = |lo: &str, hi: Option<&str>, seq, v: &Version| {
+        let met = Met { lo: lo.into(), hi: hi.map(Into::into), seq };
+        let pick = with(v, &idle, |p| pick_deletes(&Picture { met: Some(&met), ..*p }));
+        assert_eq!(met.are_in(v), pick.as_ref().is_some_and(|p| p.urgency >= 1.0));
+        at_once(pick)
+    };
+    let v = version([l0(600), below(2400)]);
+    let seq = v.l0[0].refs()[0].extent.meta.min_seq;
+    assert_eq!(met("a", None, seq, &v), Some((0, true)));
+    assert_eq!(met("", Some("a0"), seq, &v), Some((0, true)));
+    assert_eq!(met("", Some("a"), seq, &v), Some((0, false)), "they were met below it");
+    assert_eq!(met("c", None, seq, &v), Some((0, false)), "above it");
+    assert_eq!(met("a", None, seq - 1, &v), Some((0, false)), "it has come since");
+    assert_eq!(met("a", None, seq, &version([l0(400), below(2400)])), None);
 }
 
 #[test]
@@ -178,4 +189,14 @@ fn a_pass_goes_on_until_runs_leave_one_by_one() {
     assert!(due(&[1.0, 1.0]) && due(&[1.0, 0.5]) && due(&[0.75, 0.6]));
     assert!(!due(&[0.75, 0.5]) && !due(&[0.5, 0.25, 0.75]));
     assert!(due(&[0.0; 4]) && due(&[0.1, 0.2, 0.3, 0.4, 0.5]), "no place is left");
+}
+
+#[test]
+fn what_was_met_grows_to_hold_all() {
+    let of = |lo: &str, hi: Option<&str>, seq| Met { lo: lo.into(), hi: hi.map(Into::into), seq };
+    let mut met = of("b", Some("d"), 5);
+    met.extend(of("a", Some("c"), 7));
+    assert_eq!(met, of("a", Some("d"), 7));
+    met.extend(of("x", None, 6));
+    assert_eq!(met, of("a", None, 7));
 }

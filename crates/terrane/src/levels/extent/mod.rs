@@ -99,23 +99,33 @@ impl Extent {
 
     /// Room in memory of `buffers` for adjacent blocks, to be read by the caller from [`Extent::file`].
     pub(super) fn prepare_adjacent(&self, blocks: &[BlockHandle], buffers: &Arc<Buffers>) -> Result<Window> {
-        let first = blocks.first().map_or(0, |b| b.offset);
-        let end = blocks.last().map_or(0, |b| b.offset.saturating_add(b.stored_len));
-        let len = end.saturating_sub(first);
+        let (first, len) = stretch(blocks);
         let space = self.bounds(first, len)?;
         Ok(Window::prepare_in(buffers, space.offset() + u64::from(first), len as usize))
     }
 
-    /// What a read of adjacent blocks brought, verified and decompressed.
-    pub(super) fn unpack_adjacent(&self, blocks: &[BlockHandle], read: Window) -> Result<Vec<Bytes>> {
+    /// What a read of adjacent blocks brought, each verified and decompressed.
+    pub(super) fn unpack_adjacent(
+        &self,
+        blocks: &[BlockHandle],
+        read: Window,
+    ) -> impl Iterator<Item = Result<Bytes>> {
         let mut rest = Bytes::from_owner(read);
-        let unpack = |handle: &BlockHandle| {
+        blocks.iter().map(move |handle| {
             let stored = rest.split_to(handle.stored_len as usize);
             self.verify(handle, &stored)?;
             // What is stored as it is stays where it was read.
             Ok(if is_plain(handle) { stored } else { self.decompress(handle, &stored)?.into() })
-        };
-        blocks.iter().map(unpack).collect()
+        })
+    }
+
+    /// Adjacent blocks, read in one piece, each verified and decompressed.
+    pub(crate) fn load_adjacent(
+        &self,
+        blocks: &[BlockHandle],
+    ) -> Result<impl Iterator<Item = Result<Bytes>>> {
+        let (first, len) = stretch(blocks);
+        Ok(self.unpack_adjacent(blocks, self.window(first, len)?))
     }
 
     /// The range tombstones; read once, and without I/O where there are none.
@@ -220,6 +230,13 @@ impl Extent {
             .with_subtable(&*self.subtable)
             .with_hint("`terrane check` lists all damage; restore from a backup")
     }
+}
+
+/// Where adjacent blocks lie: offset within the extent, and length.
+fn stretch(blocks: &[BlockHandle]) -> (u32, u32) {
+    let first = blocks.first().map_or(0, |b| b.offset);
+    let end = blocks.last().map_or(0, |b| b.offset.saturating_add(b.stored_len));
+    (first, end.saturating_sub(first))
 }
 
 /// Whether a block is stored as it is.

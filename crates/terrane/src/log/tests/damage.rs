@@ -78,6 +78,41 @@ fn a_flipped_bit_after_a_power_failure_loses_nothing_that_is_proved_durable() {
 }
 
 #[test]
+fn a_flipped_bit_in_what_was_written_again_loses_nothing() {
+    // Two pairs of sectors. In the first one the third flush stands in the first sector; in the second, the last flush in the
+    // second sector or in the first.
+    for flushes in [5, 6] {
+        let mut rig = Rig::new(4).unwrap();
+        for _ in 0..flushes {
+            rig.append(1000).unwrap();
+            rig.sync().unwrap();
+        }
+        let told = rig.told.lock().unwrap().clone();
+        let image = rig.media.image();
+        let last = told.begun.last().unwrap().0;
+        let (outdated, newest) = if flushes == 5 { ([2, 3], 4) } else { ([2, 4], 3) };
+        let flipped = |sector: u64, at: u64| {
+            let media = image.crash(CrashKind::PowerKept, 1);
+            media.flip_bit(&Path::new(DIR).join("log-000001"), (sector * 4096 + at) * 8).unwrap();
+            recover_and_compare(&media, &told, last, &(flushes, sector, at)).map(|r| r.end)
+        };
+        for at in [0, 9, 79, 100] {
+            for sector in outdated {
+                assert_eq!(
+                    flipped(sector, at).unwrap(),
+                    told.synced,
+                    "{flushes}: sector {sector}, byte {at}"
+                );
+            }
+            // Behind it is nothing that proves that it was there.
+            assert_eq!(flipped(newest, at).unwrap(), last);
+            // Flushed before the second pair was written, as that says.
+            assert_eq!(flipped(1, at).unwrap_err().kind(), ErrorKind::Corruption);
+        }
+    }
+}
+
+#[test]
 fn later_frames_prove_that_a_bad_one_is_damage() {
     let (image, mut told) = history();
     // Without the manifest's word, the frames behind the damage must do; the last synced one has nobody behind it.
