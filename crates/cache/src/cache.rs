@@ -166,12 +166,14 @@ impl Cache {
         Some(found.pin())
     }
 
-    /// As [`Cache::get`], but does not count as an access: for whoever had the frame brought here for this one.
+    /// As [`Cache::get`], but the frame is no more worth keeping for it: for whoever had it brought here for this access.
     #[inline]
     pub fn take_up(&self, key: FrameKey) -> Option<Pin> {
         let guard = self.domain.pin();
         let (shard, hash) = self.place(key);
-        Some(self.shards[shard].find(key, hash, &guard)?.pin())
+        let found = self.shards[shard].find(key, hash, &guard)?;
+        self.hits.bump();
+        Some(found.pin())
     }
 
     /// Asks the processor to load what a [`Cache::get`] of `key` and a look at the ends of its `len` bytes will need. For

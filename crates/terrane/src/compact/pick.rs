@@ -23,6 +23,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use terrane_base::Seq;
 
@@ -43,6 +44,8 @@ const FAN_OUT: u64 = 10;
 const MAX_LEVELS: usize = 7;
 /// A stretch with fewer deletions than this is left alone.
 const MIN_DELETES: u64 = 512;
+/// How long it takes until readers who meet the same deletions have somebody look again.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// A scan does not mind a deletion among so many records.
 pub(crate) const SCATTERED: u64 = 4;
 /// How much heat weighs against overlap when choosing who leaves a level.
@@ -93,6 +96,14 @@ pub(crate) struct Met {
     pub(crate) lo: Vec<u8>,
     pub(crate) hi: Option<Vec<u8>>,
     pub(crate) seq: Seq,
+}
+
+/// What seeks have asked to have cleared away.
+#[derive(Debug, Default)]
+pub(crate) struct Clearing {
+    pub(crate) met: Option<Met>,
+    /// When they asked last.
+    asked: Duration,
 }
 
 /// What picking looks at.
@@ -390,11 +401,11 @@ pub(crate) fn is_mostly_deletes(r: &ExtentRef) -> bool {
     r.size.deletes >= MIN_DELETES && r.size.deletes * 2 >= r.size.rows
 }
 
-/// Whether scans mind the deletions of a part of level `from`.
-fn is_in_the_way(p: &Picture<'_>, from: u8, r: &ExtentRef) -> bool {
+/// Whether scans mind the deletions of a part of level `from`, wherever they are in it.
+fn is_dense(p: &Picture<'_>, from: u8, r: &ExtentRef) -> bool {
     let below = p.version.levels.iter().skip(from as usize);
     let rows = below.flat_map(|run| overlapping(run.refs(), &r.lo, Some(&r.hi))).map(|r| r.size.rows);
-    p.met.is_some_and(|met| met.concerns(r)) || r.size.deletes * SCATTERED > rows.sum()
+    r.size.deletes * SCATTERED > rows.sum()
 }
 
 impl Met {
@@ -411,11 +422,39 @@ impl Met {
         parts.any(|r| is_mostly_deletes(r) && self.concerns(r))
     }
 
-    /// Adds others.
-    pub(crate) fn extend(&mut self, other: Met) {
+    /// Whether it has all of the other one's, as far as they were there.
+    fn has(&self, other: &Met) -> bool {
+        let ends_behind = self.hi.as_ref().is_none_or(|hi| other.hi.as_ref().is_some_and(|o| o <= hi));
+        self.lo <= other.lo && ends_behind
+    }
+
+    fn extend(&mut self, other: Met) {
         self.lo = std::mem::take(&mut self.lo).min(other.lo);
         self.hi = self.hi.take().zip(other.hi).map(|(a, b)| a.max(b));
         self.seq = self.seq.max(other.seq);
+    }
+
+    /// What of a part lies where they are.
+    fn clip(&self, r: &ExtentRef) -> (Vec<u8>, Vec<u8>) {
+        let hi = self.hi.as_ref().map_or(&*r.hi, |hi| hi.as_slice().min(&r.hi));
+        ((&*r.lo).max(&self.lo).to_vec(), hi.to_vec())
+    }
+}
+
+impl Clearing {
+    /// Adds what a seek has met at a time. Says whether somebody should look what is to do: readers who meet the same
+    /// deletions one after the other need not each.
+    pub(crate) fn add(&mut self, met: Met, now: Duration) -> bool {
+        let known = self.met.as_ref().is_some_and(|all| all.has(&met));
+        match &mut self.met {
+            Some(all) => all.extend(met),
+            None => self.met = Some(met),
+        }
+        if known && now < self.asked + ASK_AGAIN {
+            return false;
+        }
+        self.asked = now;
+        true
     }
 }
 
@@ -433,33 +472,40 @@ fn capped(refs: &[Arc<ExtentRef>], lo: &[u8], hi: &[u8], piece_bytes: u64) -> Ke
 }
 
 fn pick_deletes(p: &Picture<'_>) -> Option<Pick> {
-    deletes_of(p, |from, r| is_in_the_way(p, from, r))
-        .or_else(|| deletes_of(p, |_, _| true).map(|pick| Pick { urgency: 0.3, ..pick }))
+    let whole = |r: &ExtentRef| (r.lo.to_vec(), r.hi.to_vec());
+    deletes_of(p, |from, r| is_dense(p, from, r).then(|| whole(r)))
+        .or_else(|| {
+            let met = p.met?;
+            deletes_of(p, |_, r| met.concerns(r).then(|| met.clip(r)))
+        })
+        .or_else(|| deletes_of(p, |_, r| Some(whole(r))).map(|pick| Pick { urgency: 0.3, ..pick }))
 }
 
-/// A part that is mostly deletions, among those wanted.
-fn deletes_of(p: &Picture<'_>, wanted: impl Fn(u8, &ExtentRef) -> bool) -> Option<Pick> {
-    let is_one = |from: u8, r: &ExtentRef| is_mostly_deletes(r) && wanted(from, r);
+/// A part that is mostly deletions, or what is wanted of it.
+fn deletes_of(
+    p: &Picture<'_>,
+    wanted: impl Fn(u8, &ExtentRef) -> Option<(Vec<u8>, Vec<u8>)>,
+) -> Option<Pick> {
+    let wanted = |from: u8, r: &ExtentRef| is_mostly_deletes(r).then(|| wanted(from, r)).flatten();
     if !p.busy.level_is_busy(0)
-        && let Some(r) = p.version.l0.iter().flat_map(|run| run.refs()).find(|r| is_one(0, r))
+        && let Some((lo, hi)) = p.version.l0.iter().flat_map(|run| run.refs()).find_map(|r| wanted(0, r))
+        && p.is_free(0, 1, &lo, Some(&hi))
     {
-        let hi = r.hi.to_vec();
-        if p.is_free(0, 1, &r.lo, Some(&hi)) {
-            let range = capped(level(p.version, 1), &r.lo, &hi, p.piece_bytes);
-            return Some(Pick { from: 0, to: 1, range, reason: Reason::Deletes, urgency: 4.5 });
-        }
+        let range = capped(level(p.version, 1), &lo, &hi, p.piece_bytes);
+        return Some(Pick { from: 0, to: 1, range, reason: Reason::Deletes, urgency: 4.5 });
     }
     for (i, run) in p.version.levels.iter().enumerate() {
         let from = i as u8 + 1;
-        for r in run.refs().iter().filter(|r| is_one(from, r)) {
+        for r in run.refs() {
+            let Some((lo, hi)) = wanted(from, r) else { continue };
             let deeper = p.version.levels[i + 1..]
                 .iter()
-                .any(|below| !overlapping(below.refs(), &r.lo, Some(&r.hi)).is_empty());
+                .any(|below| !overlapping(below.refs(), &lo, Some(&hi)).is_empty());
             let to = if deeper { from + 1 } else { from };
             // At the bottom a rewrite helps only if nothing holds the tombstones there.
             let useful = deeper || r.extent.meta.max_seq <= p.oldest_snapshot;
-            if useful && p.is_free(from, to, &r.lo, Some(&r.hi)) {
-                let range = capped(level(p.version, to), &r.lo, &r.hi, p.piece_bytes);
+            if useful && p.is_free(from, to, &lo, Some(&hi)) {
+                let range = capped(level(p.version, to), &lo, &hi, p.piece_bytes);
                 return Some(Pick { from, to, range, reason: Reason::Deletes, urgency: 4.2 });
             }
         }

@@ -292,10 +292,15 @@ impl Engine {
             return None;
         }
         // Before the state: what is met from here on is met in this state or a later one.
-        let mut met = table.deletions_met.lock();
+        let mut met = table.deletions_met.lock().met.clone();
         let state = table.state();
         if met.as_ref().is_some_and(|met| state.memtables.len() < 2 && !met.are_in(&state.version)) {
-            *met = None;
+            let mut clearing = table.deletions_met.lock();
+            // Unless others were met meanwhile.
+            if clearing.met == met {
+                clearing.met = None;
+            }
+            met = None;
         }
         let busy = table.busy.lock();
         let cursors = table.cursors.lock();

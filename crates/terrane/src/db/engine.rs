@@ -16,7 +16,7 @@ use terrane_format::Kind;
 use terrane_format::value_ref::ValueRef;
 use terrane_media::{LockGuard, Media, Signal};
 
-use crate::compact::pick::Met;
+use crate::compact::pick::{MAX_L0_RUNS, Met};
 use crate::db::commit::{GroupEntry, Request};
 use crate::db::pacing::Pacer;
 use crate::db::snapshot::{Snapshot, Snapshots};
@@ -247,21 +247,18 @@ impl Engine {
     }
 
     /// A read stepped over many deletions: have them cleared away.
-    pub(crate) fn many_deletions(&self, table: &Arc<Table>, met: Met) {
+    pub(crate) fn many_deletions(&self, table: &Arc<Table>, met: Met, in_memory: bool) {
         let Some(me) = self.me.upgrade() else { return };
-        let active = table.state().active().clone();
-        // As many as there are puts where a queue is filled and emptied.
-        if active.deletes() > 512 && active.deletes() * 4 > active.index.len() as u64 {
-            me.freeze_active(table);
-        }
-        {
-            let mut all = table.deletions_met.lock();
-            match &mut *all {
-                Some(all) => all.extend(met),
-                None => *all = Some(met),
+        if in_memory {
+            let active = table.state().active().clone();
+            // Frozen memtables slow reads too.
+            if active.deletes() > 512 && table.frozen().len() < MAX_L0_RUNS {
+                me.freeze_active(table);
             }
         }
-        me.schedule_compactions();
+        if table.deletions_met.lock().add(met, self.media.now()) {
+            me.schedule_compactions();
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use terrane_base::{Current, Epoch, Error, ErrorKind, Lsn, Result, SubtableId};
 
 use crate::compact::busy::{BusyRanges, KeyRange};
-use crate::compact::pick::{Cursors, MAX_L0_RUNS, Met, RESCUE_RUNS};
+use crate::compact::pick::{Clearing, Cursors, MAX_L0_RUNS, RESCUE_RUNS};
 use crate::db::pacing::meter::Meter;
 use crate::db::trouble::Trouble;
 use crate::levels::{Run, Version};
@@ -82,7 +82,7 @@ pub(crate) struct Table {
     pub(crate) compacting: AtomicBool,
     pub(crate) cursors: Mutex<Cursors>,
     /// Deletions that seeks have stepped over, many at a time, until they are cleared away.
-    pub(crate) deletions_met: Mutex<Option<Met>>,
+    pub(crate) deletions_met: Mutex<Clearing>,
     /// Why its background work stands still, if it does.
     pub(crate) trouble: Trouble,
     /// When a compaction of it was last chosen, in calls of the scheduler.

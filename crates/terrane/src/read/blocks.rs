@@ -100,29 +100,37 @@ pub(crate) fn load(cache: &Cache, extent: &Extent, part: &Part) -> Result<Pin> {
 }
 
 /// The first of `blocks`, which are adjacent, from the cache or else from the medium; in that case the others are read along
-/// and enter the cache. What is wrong with these is for those to find who need them.
-pub(crate) fn load_along(cache: &Cache, extent: &Extent, blocks: &[BlockHandle]) -> Result<Pin> {
+/// and enter the cache. What is wrong with these is for those to find who need them. Says whether all are read, if it was
+/// this call that read them.
+pub(crate) fn load_along(
+    cache: &Cache,
+    extent: &Extent,
+    blocks: &[BlockHandle],
+) -> Result<(Pin, Option<bool>)> {
     let [first, others @ ..] = blocks else {
         return Err(Error::invalid("no block to load"));
     };
     let part = Part::Data(*first);
     if others.is_empty() {
-        return load(cache, extent, &part);
+        return Ok((load(cache, extent, &part)?, Some(true)));
     }
-    cache.get_or_load(part.key(extent), part.priority(), || {
+    let mut all = None;
+    let pin = cache.get_or_load(part.key(extent), part.priority(), || {
+        all = Some(false);
         // A place further on that cannot be read is no reason to fail here.
         let Ok(mut read) = extent.load_adjacent(blocks) else {
             return part.read(extent).map(|loaded| Bytes::copy_from_slice(&loaded));
         };
         let wanted = read.next().unwrap_or_else(|| Err(Error::invalid("no block to load")));
         for (handle, block) in others.iter().zip(read) {
-            if let Ok(bytes) = block {
-                let part = Part::Data(*handle);
-                drop(cache.insert(part.key(extent), bytes, part.priority()));
-            }
+            let Ok(bytes) = block else { return wanted };
+            let part = Part::Data(*handle);
+            drop(cache.insert(part.key(extent), bytes, part.priority()));
         }
+        all = Some(true);
         wanted
-    })
+    })?;
+    Ok((pin, all))
 }
 
 /// Loads blocks (one that is named twice is read twice), overlapping the reads of those that the cache lacks; in the order

@@ -20,9 +20,6 @@ use crate::read::entry::Entry;
 use crate::read::lead::Lead;
 use crate::read::scan::{Scan, Seated};
 
-/// Deletions a seek may step over before the engine is told to clear them away.
-const MANY_SKIPPED: u64 = 1000;
-
 /// What a read sees and how far it goes.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
@@ -303,10 +300,11 @@ impl Cursor {
         if let Err(e) = done {
             return self.fail(e);
         }
-        if scan.merge.skipped > MANY_SKIPPED {
-            scan.merge.skipped = 0;
+        if scan.merge.skipped.show() {
             let (lo, hi) = scan.merge.stepped_over();
-            self.engine.many_deletions(&self.table, Met { lo, hi, seq: self.snapshot.seq });
+            let in_memory = scan.merge.skipped.mostly_newest();
+            scan.merge.skipped.begin();
+            self.engine.many_deletions(&self.table, Met { lo, hi, seq: self.snapshot.seq }, in_memory);
         }
         let (lower, upper) = (self.lower.as_deref(), self.upper.as_deref());
         let key = scan.merge.key();

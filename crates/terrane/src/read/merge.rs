@@ -16,11 +16,9 @@ use terrane_cache::Pin;
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
+use crate::read::skipped::Skipped;
 use crate::read::source::Source;
 use crate::tombstone::Fragment;
-
-/// The deletion from which on it matters where they are.
-const NOTED: u64 = 100;
 
 /// Keys skipped one by one under a range tombstone before seeking past it.
 const SKIPS_BEFORE_SEEK: u32 = 4;
@@ -45,9 +43,7 @@ pub(crate) struct Merge {
     /// A deleted key being left; kept for its memory.
     key: Vec<u8>,
     /// Deletions stepped over since the last positioning.
-    pub(crate) skipped: u64,
-    /// The [`NOTED`]th of them.
-    noted: Vec<u8>,
+    pub(crate) skipped: Skipped,
 }
 
 impl Merge {
@@ -60,8 +56,7 @@ impl Merge {
             again: false,
             any_tombstones,
             key: Vec::new(),
-            skipped: 0,
-            noted: Vec::new(),
+            skipped: Skipped::default(),
         }
     }
 
@@ -69,14 +64,10 @@ impl Merge {
         self.current.is_some()
     }
 
-    /// Where the deletions lie, all but the first few, that were stepped over: at or above the first key, and below the
-    /// second.
+    /// Where the deletions lie that were stepped over: see [`Skipped::range`].
     pub(crate) fn stepped_over(&self) -> (Vec<u8>, Option<Vec<u8>>) {
-        let here = self.valid().then(|| self.key().to_vec());
-        match self.direction {
-            Direction::Forward => (self.noted.clone(), here),
-            Direction::Backward => (here.unwrap_or_default(), Some([&self.noted[..], &[0]].concat())),
-        }
+        let here = self.valid().then(|| self.key());
+        self.skipped.range(here, self.direction == Direction::Forward)
     }
 
     fn source(&self) -> Option<&Source> {
@@ -125,7 +116,7 @@ impl Merge {
         key: &[u8],
         fetch: impl FnOnce(&[&Need]) -> Result<Vec<Pin>>,
     ) -> Result<()> {
-        self.skipped = 0;
+        self.skipped.begin();
         self.current = None;
         let mut needs = Vec::new();
         for (at, s) in self.sources.iter_mut().enumerate() {
@@ -146,7 +137,7 @@ impl Merge {
     }
 
     pub(crate) fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
-        self.skipped = 0;
+        self.skipped.begin();
         self.current = None;
         for s in &mut self.sources {
             s.seek_for_prev(key)?;
@@ -156,7 +147,7 @@ impl Merge {
     }
 
     pub(crate) fn seek_first(&mut self) -> Result<()> {
-        self.skipped = 0;
+        self.skipped.begin();
         self.current = None;
         for s in &mut self.sources {
             s.seek_first()?;
@@ -167,7 +158,7 @@ impl Merge {
     }
 
     pub(crate) fn seek_last(&mut self) -> Result<()> {
-        self.skipped = 0;
+        self.skipped.begin();
         self.current = None;
         for s in &mut self.sources {
             s.seek_last()?;
@@ -240,7 +231,7 @@ impl Merge {
                             let forward = self.direction == Direction::Forward;
                             let edge = if forward { tombstone.end } else { tombstone.start }.to_vec();
                             self.leap(by + 1, &edge)?;
-                            self.skipped += 1;
+                            self.skipped.add(&edge, false);
                             continue;
                         }
                         true
@@ -253,13 +244,10 @@ impl Merge {
                 self.current = Some(at);
                 return Ok(());
             }
-            self.skipped += 1;
             let mut key = std::mem::take(&mut self.key);
             key.clear();
             key.extend_from_slice(self.sources[at].key());
-            if self.skipped == NOTED {
-                self.noted.clone_from(&key);
-            }
+            self.skipped.add(&key, at == 0);
             self.leave(at, &key)?;
             self.key = key;
         }
@@ -368,7 +356,7 @@ mod tests {
                 seen.reverse();
             }
             assert_eq!(seen, want);
-            let steps = merge.skipped;
+            let steps = merge.skipped.count();
             assert!(steps < 20, "{steps} steps over 9800 deleted keys, forward: {forward}");
         }
     }

@@ -11,4 +11,5 @@ pub(crate) mod resume;
 pub(crate) mod rows;
 pub(crate) mod run_cursor;
 pub(crate) mod scan;
+mod skipped;
 pub(crate) mod source;

@@ -24,11 +24,14 @@ use crate::read::lookup::Need;
 /// Records before the end of a block at which the next one is brought near: enough to do until it is.
 const NEAR: u32 = 8;
 
-/// Bytes that are read when a cursor first goes on to a block that memory does not hold, and at most: each time twice as
-/// many, so that what is read in vain is bounded by what was of use.
+/// Bytes (stored, or in memory if that is more) that are read when a cursor first goes on to a block that memory does not
+/// hold, the block included, and at most: each time twice as many, so that what is read in vain is bounded by what was of
+/// use.
 const FIRST_AHEAD: usize = 16 << 10;
 const MOST_AHEAD: usize = 256 << 10;
-/// One cursor reads at most this part of the cache ahead.
+/// With how many it begins anew once some had left memory before the cursor came to them.
+const LEAST_AHEAD: usize = 4 << 10;
+/// One run's cursor reads at most this part of the cache ahead.
 const AHEAD_SHARE: usize = 256;
 
 /// Where to seek to within a part: not before its first key.
@@ -59,6 +62,47 @@ struct Ahead {
     bytes: usize,
     /// Blocks of the current extent up to this offset have been read along.
     until: u32,
+}
+
+fn end_of(handle: &BlockHandle) -> u32 {
+    handle.offset.saturating_add(handle.stored_len)
+}
+
+/// The block of `entry`, which is `first`, and those behind it that are to be read along with it.
+fn along(
+    cache: &Cache,
+    part: &ExtentRef,
+    index: Index<'_>,
+    entry: IndexPlace,
+    first: BlockHandle,
+    bytes: usize,
+) -> Result<SmallVec<[BlockHandle; 8]>> {
+    let most = bytes.min(cache.capacity() / AHEAD_SHARE);
+    let size = |handle: &BlockHandle| handle.stored_len.max(handle.raw_len) as usize;
+    let (mut blocks, mut sum) = (SmallVec::from_buf_and_len([first; 8], 1), size(&first));
+    if sum >= most {
+        return Ok(blocks);
+    }
+    // What lies behind the part's end is nobody's.
+    let mut last = IndexPlace::new();
+    if *part.hi != *part.extent.meta.hi {
+        last.seek(index, &part.hi, MAX_SEQ)?;
+    }
+    let last = last.span(index)?.map_or(u32::MAX, |span| span.offset);
+    let (mut next, mut end) = (entry, end_of(&first));
+    // Damage in the index behind here is for those to find who come there.
+    while next.next(index).is_ok()
+        && let Ok(Some(handle)) = next.handle(index)
+    {
+        sum += size(&handle);
+        let key = FrameKey { extent: part.extent.meta.id.0, offset: handle.offset };
+        if handle.offset != end || handle.offset > last || sum > most || cache.contains(key) {
+            break;
+        }
+        end = end_of(&handle);
+        blocks.push(handle);
+    }
+    Ok(blocks)
 }
 
 impl Ahead {
@@ -203,7 +247,7 @@ impl RunCursor {
             let opened = self.block.insert(Opened::new(pin)?);
             self.record.seek_telling(opened.block()?, key, seq, |at| opened.pin.prefetch(at))?;
             if !self.record.valid() {
-                self.next_block()?;
+                self.next_block(true)?;
             }
         }
         self.settle_forward()
@@ -292,7 +336,7 @@ impl RunCursor {
             self.record.seek(b.block()?, key, seq)?;
         }
         if !self.record.valid() {
-            self.next_block()?;
+            self.next_block(forwards)?;
         }
         Ok(())
     }
@@ -304,41 +348,42 @@ impl RunCursor {
         let Some(index) = &self.index else { return Ok(()) };
         let index = Index::over(index.block()?);
         let Some(span) = self.entry.span(index)? else { return Ok(()) };
-        let extent = &self.run.refs()[self.at].extent;
-        let key = |offset| FrameKey { extent: extent.meta.id.0, offset };
-        let mut pin = match span.offset < self.ahead.until {
-            true => self.cache.take_up(key(span.offset)),
-            false => self.cache.get(key(span.offset)),
-        };
-        if pin.is_none() {
-            let most = self.ahead.bytes.min(self.cache.capacity() / AHEAD_SHARE);
-            let (mut blocks, mut bytes) = (SmallVec::<[BlockHandle; 8]>::new(), 0);
-            let mut next = self.entry;
-            while let Some(handle) = next.handle(index)? {
-                bytes += handle.stored_len as usize;
-                let goes_along = || forwards && bytes <= most && !self.cache.contains(key(handle.offset));
-                if !blocks.is_empty() && !goes_along() {
-                    break;
+        let part = &self.run.refs()[self.at];
+        let key = FrameKey { extent: part.extent.meta.id.0, offset: span.offset };
+        let was_brought = span.offset < self.ahead.until;
+        let mut pin = if was_brought { self.cache.take_up(key) } else { self.cache.get(key) };
+        if pin.is_none()
+            && let Some(handle) = self.entry.handle(index)?
+        {
+            if !forwards {
+                pin = Some(load(&self.cache, &part.extent, &Part::Data(handle))?);
+            } else {
+                if was_brought {
+                    // It had to leave before it was used.
+                    self.ahead.bytes = LEAST_AHEAD;
                 }
-                blocks.push(handle);
-                next.next(index)?;
+                let blocks = along(&self.cache, part, index, self.entry, handle, self.ahead.bytes)?;
+                let (first, all) = load_along(&self.cache, &part.extent, &blocks)?;
+                pin = Some(first);
+                let read = if all == Some(true) { blocks.last() } else { None };
+                self.ahead.until = read.map_or(0, end_of);
+                self.ahead.bytes = match all {
+                    // A place further on cannot be read.
+                    Some(false) => 0,
+                    _ => (self.ahead.bytes * 2).min(MOST_AHEAD),
+                };
             }
-            if forwards {
-                self.ahead.bytes = (self.ahead.bytes * 2).min(MOST_AHEAD);
-                self.ahead.until = blocks.last().map_or(0, |b| b.offset.saturating_add(b.stored_len));
-            }
-            pin = Some(load_along(&self.cache, extent, &blocks)?);
         }
         self.block = pin.map(Opened::new).transpose()?;
         Ok(())
     }
 
     /// To the first record of the next block of this extent; not valid if there is none.
-    fn next_block(&mut self) -> Result<()> {
+    fn next_block(&mut self, forwards: bool) -> Result<()> {
         if let Some(index) = &self.index {
             self.entry.next(Index::over(index.block()?))?;
         }
-        self.load_block(true)?;
+        self.load_block(forwards)?;
         if let Some(b) = &self.block {
             self.record.seek_first(b.block()?)?;
         }
@@ -382,7 +427,7 @@ impl RunCursor {
     fn settle_forward(&mut self) -> Result<()> {
         loop {
             if self.block.is_some() && !self.record.valid() {
-                self.next_block()?;
+                self.next_block(true)?;
             }
             match self.run.refs().get(self.at) {
                 Some(r) if self.record.valid() && self.record.key() < &*r.hi => return Ok(()),

@@ -120,7 +120,7 @@ fn deletions_among_many_records_wait_until_a_seek_has_met_them() {
         c.seek(&[]).unwrap();
         c.key().to_vec()
     };
-    let met = || t.table().deletions_met.lock().is_some();
+    let met = || t.table().deletions_met.lock().met.is_some();
     assert_eq!((next(), met()), (None, false));
     assert_eq!(seek(), deleted.to_be_bytes());
     assert!(met());
