@@ -41,9 +41,9 @@ pub(crate) struct RunArgs {
     /// touch many records each
     #[arg(long)]
     pub(crate) ops: Option<u64>,
-    /// Threads that work at once
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
-    pub(crate) threads: u64,
+    /// Threads that work at once; each workload runs once with every number
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) threads: Vec<u64>,
     /// Bytes of a key
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(8..=65536))]
     pub(crate) key_bytes: u64,
@@ -105,6 +105,11 @@ impl RunArgs {
                 Err(clap::Error::new(clap::error::ErrorKind::InvalidSubcommand))
             }
         }
+    }
+
+    /// The rows of a round and an engine: workloads and numbers of threads, in order.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (Workload, u64)> {
+        self.workload.iter().flat_map(|&w| self.threads.iter().map(move |&n| (w, n)))
     }
 
     /// A smaller run of the same kind.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::args::RunArgs;
 use crate::engine::Entrant;
 use crate::settings::Settings;
 use crate::worker::Answer;
@@ -94,9 +95,10 @@ impl Row {
     /// The row in one line, for someone who watches.
     pub(crate) fn line(&self) -> String {
         format!(
-            "round {} {:<16} {:<12} {:>10.0} op/s  p50 {:.1} us  p99 {:.1} us  cpu {:.1} s",
+            "round {} {:<16} x{:<2} {:<12} {:>10.0} op/s  p50 {:.1} us  p99 {:.1} us  cpu {:.1} s",
             self.round + 1,
             self.workload.to_string(),
+            self.threads,
             self.entrant.to_string(),
             self.ops_per_s,
             self.p50_us,
@@ -126,7 +128,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 
 /// Medians over rounds, in operations per second, and how often the first engine is as fast as each other one: the median
 /// of the rounds' ratios.
-pub(crate) fn table(rows: &[Row], workloads: &[Workload]) -> String {
+pub(crate) fn table(rows: &[Row], a: &RunArgs) -> String {
     let mut entrants: Vec<&Entrant> = Vec::new();
     for row in rows {
         if !entrants.contains(&&row.entrant) {
@@ -140,17 +142,20 @@ pub(crate) fn table(rows: &[Row], workloads: &[Workload]) -> String {
     for e in entrants.iter().skip(1) {
         let _ = write!(out, "{:>16}", format!("vs {e}"));
     }
-    let of = |w: Workload, e: &Entrant| -> Vec<f64> {
-        rows.iter().filter(|r| r.workload == w && r.entrant == *e).map(|r| r.ops_per_s).collect()
-    };
-    for &w in workloads {
-        let _ = write!(out, "\n{:<18}", w.to_string());
+    for (workload, threads) in a.rows() {
+        let rows: Vec<&Row> =
+            rows.iter().filter(|r| (r.workload, r.threads) == (workload, threads)).collect();
+        let of = |e: &Entrant| -> Vec<f64> {
+            rows.iter().filter(|r| r.entrant == *e).map(|r| r.ops_per_s).collect()
+        };
+        let name = if a.threads.len() > 1 { format!("{workload} x{threads}") } else { workload.to_string() };
+        let _ = write!(out, "\n{name:<18}");
         for e in &entrants {
-            let _ = write!(out, "{:>14.0}", median(of(w, e)));
+            let _ = write!(out, "{:>14.0}", median(of(e)));
         }
         let Some(first) = entrants.first() else { continue };
         for e in entrants.iter().skip(1) {
-            let ratios = of(w, first).iter().zip(of(w, e)).map(|(mine, theirs)| mine / theirs).collect();
+            let ratios = of(first).iter().zip(of(e)).map(|(mine, theirs)| mine / theirs).collect();
             let _ = write!(out, "{:>15.2}x", median(ratios));
         }
     }

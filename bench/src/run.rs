@@ -25,7 +25,7 @@ pub(crate) fn run(a: &RunArgs) -> Result<(), Failure> {
         Ok(())
     })?;
     if !a.json {
-        report::say(&report::table(&rows, &a.workload));
+        report::say(&report::table(&rows, a));
     }
     Ok(())
 }
@@ -75,11 +75,11 @@ pub(crate) fn rows(
 
     let mut rows = Vec::new();
     for round in 0..a.rounds {
-        for &workload in &a.workload {
+        for (workload, threads) in a.rows() {
             for turn in 0..entrants.len() {
                 // Each goes first once in a while.
                 let i = (turn + round as usize) % entrants.len();
-                let plan = Plan { workload, threads: a.threads, ops: a.ops, seconds: a.seconds, round };
+                let plan = Plan { workload, threads, ops: a.ops, seconds: a.seconds, round };
                 let order = Order::Run(plan.clone());
                 let answer = if workload.start() == Start::Loaded {
                     loaded[i].order(&order)?

@@ -92,18 +92,23 @@ impl Of {
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     pub(super) workload: Workload,
+    pub(super) threads: u64,
     pub(super) of: Of,
     /// The least, or where less is better the most, that holds; nothing where it is only stated.
     pub(super) bound: Option<f64>,
 }
 
 impl Claim {
+    /// The same, of so many threads.
+    pub(super) fn with(self, threads: u64) -> Self {
+        Claim { threads, ..self }
+    }
+
     /// Measures the claim: the median over rounds, where of each round's values the better one of each engine's forms counts.
     pub(super) fn line(&self, figure: &'static str, args: &RunArgs, rows: &[Row]) -> Result<Line, Failure> {
         let better = |a: f64, b: f64| if self.of.more_is_better() { a.max(b) } else { a.min(b) };
         let best = |engine: &str, round: u64| {
-            let its =
-                rows.iter().filter(|r| r.workload == self.workload && r.engine == engine && r.round == round);
+            let its = self.rows(rows).filter(|r| r.engine == engine && r.round == round);
             its.filter_map(|r| self.of.value(r)).reduce(better)
         };
         let values = (0..args.rounds).filter_map(|round| {
@@ -121,13 +126,19 @@ impl Claim {
         let holds = self.bound.is_none_or(|b| better(measured, b) == measured);
         Ok(Line {
             figure,
-            row: format!("{} {}: {what}", self.workload, threads(args.threads)),
+            row: format!("{} {}: {what}", self.workload, threads(self.threads)),
             claimed: self.bound,
             measured,
             unit,
             note: self.absolute(rows),
             holds,
         })
+    }
+
+    /// Those that it is about.
+    fn rows<'r>(&self, rows: &'r [Row]) -> impl Iterator<Item = &'r Row> {
+        let about = (self.workload, self.threads);
+        rows.iter().filter(move |r| (r.workload, r.threads) == about)
     }
 
     /// Each engine's own median.
@@ -139,14 +150,14 @@ impl Claim {
             }
         }
         let one = |entrant: &Entrant| {
-            let rows = rows.iter().filter(|r| r.workload == self.workload && r.entrant == *entrant);
+            let rows = self.rows(rows).filter(|r| r.entrant == *entrant);
             let values: Vec<f64> = rows.filter_map(|r| self.of.value(r)).collect();
             (!values.is_empty()).then(|| {
                 let m = median(values);
                 if m >= 1000.0 { format!("{entrant} {m:.0}") } else { format!("{entrant} {m:.3}") }
             })
         };
-        let stolen: f64 = rows.iter().filter(|r| r.workload == self.workload).map(|r| r.stolen_seconds).sum();
+        let stolen: f64 = self.rows(rows).map(|r| r.stolen_seconds).sum();
         let all: Vec<String> = engines.into_iter().filter_map(one).collect();
         format!("{}; {stolen:.1} s of processor time stolen", all.join(", "))
     }

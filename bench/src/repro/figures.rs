@@ -37,28 +37,35 @@ pub(super) fn named(name: &str) -> Option<&'static Figure> {
 
 const VS: &str = "--engine terrane,rocksdb";
 
+/// With one thread.
 fn claim(workload: W, of: Of, bound: f64) -> Claim {
-    Claim { workload, of, bound: Some(bound) }
+    Claim { workload, threads: 1, of, bound: Some(bound) }
 }
 
+/// With one thread.
 fn stated(workload: W, of: Of) -> Claim {
-    Claim { workload, of, bound: None }
+    Claim { workload, threads: 1, of, bound: None }
 }
 
+/// With one thread and with two.
 fn speeds(bounds: &[(W, f64)]) -> Vec<Claim> {
-    bounds.iter().map(|&(w, bound)| claim(w, Of::Speed, bound)).collect()
+    let of = |threads| bounds.iter().map(move |&(w, bound)| claim(w, Of::Speed, bound).with(threads));
+    [1, 2].into_iter().flat_map(of).collect()
 }
 
 /// A run of the claims' workloads.
 fn part(more: &str, claims: Vec<Claim>) -> Part {
-    let mut workloads: Vec<String> = Vec::new();
-    for c in &claims {
-        let name = c.workload.to_string();
-        if !workloads.contains(&name) {
-            workloads.push(name);
+    let once = |of: fn(&Claim) -> String| {
+        let mut names: Vec<String> = Vec::new();
+        for name in claims.iter().map(of) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
         }
-    }
-    Part::Rows { command: format!("--workload {} {VS} {more}", workloads.join(",")), claims }
+        names.join(",")
+    };
+    let (workloads, threads) = (once(|c| c.workload.to_string()), once(|c| c.threads.to_string()));
+    Part::Rows { command: format!("--workload {workloads} --threads {threads} {VS} {more}"), claims }
 }
 
 fn operations() -> Vec<Part> {
@@ -73,7 +80,7 @@ fn operations() -> Vec<Part> {
         (W::Overwrite, 2.0),
         (W::Deleterandom, 1.0),
     ];
-    [1, 2].map(|t| part(&format!("--records 5000000 --threads {t}"), speeds(&bounds))).into()
+    vec![part("--records 5000000", speeds(&bounds))]
 }
 
 fn ycsb() -> Vec<Part> {
@@ -85,20 +92,17 @@ fn ycsb() -> Vec<Part> {
         (W::YcsbE, 3.0),
         (W::YcsbF, 1.0),
     ];
-    let more = |t| format!("--records 1000000 --key-bytes 8 --value-bytes 500 --threads {t}");
-    [1, 2].map(|t| part(&more(t), speeds(&bounds))).into()
+    vec![part("--records 1000000 --key-bytes 8 --value-bytes 500", speeds(&bounds))]
 }
 
 fn commit() -> Vec<Part> {
     let of = |threads, speed| {
-        let claims = vec![claim(W::Commit, Of::Speed, speed), claim(W::Commit, Of::TailAgainst, 1.1)];
-        part(&format!("--records 1000000 --ops 100000000 --seconds 8 --sync --threads {threads}"), claims)
+        [(Of::Speed, speed), (Of::TailAgainst, 1.1)].map(|(of, b)| claim(W::Commit, of, b).with(threads))
     };
-    let mixed = part(
-        "--records 1000000 --ops 100000000 --seconds 8 --sync --threads 8",
-        vec![stated(W::CommitMixed, Of::Tail)],
-    );
-    vec![of(1, 1.5), of(8, 1.0), of(32, 1.0), mixed]
+    let claims = [of(1, 1.5), of(8, 1.0), of(32, 1.0)].concat();
+    let mixed = vec![stated(W::CommitMixed, Of::Tail).with(8)];
+    let more = "--records 1000000 --ops 100000000 --seconds 8 --sync";
+    vec![part(more, claims), part(more, mixed)]
 }
 
 fn smooth() -> Vec<Part> {
@@ -148,16 +152,13 @@ fn reopen() -> Vec<Part> {
 }
 
 fn large() -> Vec<Part> {
-    let of = |threads| {
-        let claims = [W::Readrandom, W::Seekrandom, W::YcsbB];
-        let claims = claims.iter().flat_map(|&w| [claim(w, Of::Speed, 1.0), stated(w, Of::DeviceReads)]);
-        let more = format!(
-            "--records 10485760 --value-bytes 1024 --memtable-mib 128 --cache-mib 384 --ops 100000000 \
-             --seconds 15 --direct --terrane-block-kib 4,16 --threads {threads}"
-        );
-        part(&more, claims.collect())
-    };
-    vec![of(2), of(16)]
+    let of = |w, threads| [claim(w, Of::Speed, 1.0).with(threads), stated(w, Of::DeviceReads).with(threads)];
+    let workloads = [W::Readrandom, W::Seekrandom, W::YcsbB];
+    let claims =
+        [2, 16].into_iter().flat_map(|threads| workloads.into_iter().flat_map(move |w| of(w, threads)));
+    let more = "--records 10485760 --value-bytes 1024 --memtable-mib 128 --cache-mib 384 --ops 100000000 \
+                --seconds 15 --direct --terrane-block-kib 4,16";
+    vec![part(more, claims.collect())]
 }
 
 fn counters() -> Vec<Part> {
@@ -175,7 +176,8 @@ mod tests {
             for part in (figure.parts)() {
                 let Part::Rows { command, claims } = part else { continue };
                 let args = RunArgs::from_line(&command).unwrap();
-                assert!(claims.iter().all(|c| args.workload.contains(&c.workload)));
+                let all: Vec<_> = args.rows().collect();
+                assert!(claims.iter().all(|c| all.contains(&(c.workload, c.threads))));
             }
         }
     }

@@ -134,7 +134,7 @@ fn count(c: &Counted, args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result
     }
     let row = |what: &str| {
         let who = if c.who == Who::Background { ", background" } else { "" };
-        format!("{} {}{who}: {what}", c.name, threads(args.threads))
+        format!("{} {}{who}: {what}", c.name, threads(args.threads[0]))
     };
     let mut lines = Vec::new();
     let ours = instructions.iter().find(|(e, _)| e.kind == Kind::Terrane).map(|&(_, n)| n);

@@ -156,7 +156,7 @@ impl Trial<'_> {
         }
         let plan = Plan {
             workload: self.workload,
-            threads: self.args.threads,
+            threads: self.args.threads[0],
             ops: self.args.ops,
             seconds: None,
             round: 0,
