@@ -44,7 +44,7 @@ const FAN_OUT: u64 = 10;
 const MAX_LEVELS: usize = 7;
 /// A stretch with fewer deletions than this is left alone.
 const MIN_DELETES: u64 = 512;
-/// How long it takes until readers who meet the same deletions have somebody look again.
+/// How long it takes until readers who meet deletions have somebody look again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// A scan does not mind a deletion among so many records.
 pub(crate) const SCATTERED: u64 = 4;
@@ -102,8 +102,8 @@ pub(crate) struct Met {
 #[derive(Debug, Default)]
 pub(crate) struct Clearing {
     pub(crate) met: Option<Met>,
-    /// When they asked last.
-    asked: Duration,
+    /// When they had somebody look last.
+    asked: Option<Duration>,
 }
 
 /// What picking looks at.
@@ -422,12 +422,6 @@ impl Met {
         parts.any(|r| is_mostly_deletes(r) && self.concerns(r))
     }
 
-    /// Whether it has all of the other one's, as far as they were there.
-    fn has(&self, other: &Met) -> bool {
-        let ends_behind = self.hi.as_ref().is_none_or(|hi| other.hi.as_ref().is_some_and(|o| o <= hi));
-        self.lo <= other.lo && ends_behind
-    }
-
     fn extend(&mut self, other: Met) {
         self.lo = std::mem::take(&mut self.lo).min(other.lo);
         self.hi = self.hi.take().zip(other.hi).map(|(a, b)| a.max(b));
@@ -442,19 +436,18 @@ impl Met {
 }
 
 impl Clearing {
-    /// Adds what a seek has met at a time. Says whether somebody should look what is to do: readers who meet the same
-    /// deletions one after the other need not each.
+    /// Adds what a seek has met at a time. Says whether somebody should look what is to do: readers who meet deletions one
+    /// after the other need not each, whether or not they can be cleared away.
     pub(crate) fn add(&mut self, met: Met, now: Duration) -> bool {
-        let known = self.met.as_ref().is_some_and(|all| all.has(&met));
         match &mut self.met {
             Some(all) => all.extend(met),
             None => self.met = Some(met),
         }
-        if known && now < self.asked + ASK_AGAIN {
-            return false;
+        let due = self.asked.is_none_or(|asked| now >= asked + ASK_AGAIN);
+        if due {
+            self.asked = Some(now);
         }
-        self.asked = now;
-        true
+        due
     }
 }
 
@@ -488,8 +481,10 @@ fn deletes_of(
 ) -> Option<Pick> {
     let wanted = |from: u8, r: &ExtentRef| is_mostly_deletes(r).then(|| wanted(from, r)).flatten();
     if !p.busy.level_is_busy(0)
-        && let Some((lo, hi)) = p.version.l0.iter().flat_map(|run| run.refs()).find_map(|r| wanted(0, r))
-        && p.is_free(0, 1, &lo, Some(&hi))
+        && let Some((lo, hi)) = {
+            let mut parts = p.version.l0.iter().flat_map(|run| run.refs()).filter_map(|r| wanted(0, r));
+            parts.find(|(lo, hi)| p.is_free(0, 1, lo, Some(hi)))
+        }
     {
         let range = capped(level(p.version, 1), &lo, &hi, p.piece_bytes);
         return Some(Pick { from: 0, to: 1, range, reason: Reason::Deletes, urgency: 4.5 });

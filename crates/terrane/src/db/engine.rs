@@ -251,8 +251,9 @@ impl Engine {
         let Some(me) = self.me.upgrade() else { return };
         if in_memory {
             let active = table.state().active().clone();
-            // Frozen memtables slow reads too.
-            if active.deletes() > 512 && table.frozen().len() < MAX_L0_RUNS {
+            // Else what comes of it would not be merged away for its deletions. And frozen memtables slow reads too.
+            let mostly_deletes = active.deletes() > 512 && active.deletes() * 2 >= active.index.len() as u64;
+            if mostly_deletes && table.frozen().len() < MAX_L0_RUNS {
                 me.freeze_active(table);
             }
         }

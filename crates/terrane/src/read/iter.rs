@@ -269,6 +269,7 @@ impl Cursor {
             Some(mut scan) => {
                 if led {
                     scan.merge.take_back(&mut self.lead);
+                    scan.merge.skipped.show(self.lead.steps());
                 }
                 let done = scan.step(forward, key);
                 (scan, done)
@@ -300,12 +301,13 @@ impl Cursor {
         if let Err(e) = done {
             return self.fail(e);
         }
-        if scan.merge.skipped.show() {
+        if scan.merge.skipped.are_many() {
             let (lo, hi) = scan.merge.stepped_over();
             let in_memory = scan.merge.skipped.mostly_newest();
             scan.merge.skipped.begin();
             self.engine.many_deletions(&self.table, Met { lo, hi, seq: self.snapshot.seq }, in_memory);
         }
+        scan.merge.skipped.show(1);
         let (lower, upper) = (self.lower.as_deref(), self.upper.as_deref());
         let key = scan.merge.key();
         self.inside = scan.merge.valid() && lower.is_none_or(|l| key >= l) && upper.is_none_or(|u| key < u);

@@ -146,6 +146,12 @@ impl Lead {
         Ok(true)
     }
 
+    /// Steps that were made since it began last.
+    #[inline]
+    pub(crate) fn steps(&self) -> u32 {
+        self.steps
+    }
+
     /// Whether `next` is an older version of the current key.
     #[inline]
     fn repeats(&self, next: &Peek<'_>) -> bool {

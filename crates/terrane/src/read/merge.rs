@@ -247,7 +247,7 @@ impl Merge {
             let mut key = std::mem::take(&mut self.key);
             key.clear();
             key.extend_from_slice(self.sources[at].key());
-            self.skipped.add(&key, at == 0);
+            self.skipped.add(&key, at == 0 && matches!(self.sources[0], Source::Mem(_)));
             self.leave(at, &key)?;
             self.key = key;
         }

@@ -76,21 +76,21 @@ fn along(
     entry: IndexPlace,
     first: BlockHandle,
     bytes: usize,
-) -> Result<SmallVec<[BlockHandle; 8]>> {
+) -> SmallVec<[BlockHandle; 8]> {
     let most = bytes.min(cache.capacity() / AHEAD_SHARE);
     let size = |handle: &BlockHandle| handle.stored_len.max(handle.raw_len) as usize;
     let (mut blocks, mut sum) = (SmallVec::from_buf_and_len([first; 8], 1), size(&first));
     if sum >= most {
-        return Ok(blocks);
+        return blocks;
     }
     // What lies behind the part's end is nobody's.
     let mut last = IndexPlace::new();
-    if *part.hi != *part.extent.meta.hi {
-        last.seek(index, &part.hi, MAX_SEQ)?;
+    // (Damage elsewhere in the index is for those to find who come there.)
+    if *part.hi != *part.extent.meta.hi && last.seek(index, &part.hi, MAX_SEQ).is_err() {
+        return blocks;
     }
-    let last = last.span(index)?.map_or(u32::MAX, |span| span.offset);
+    let last = last.span(index).ok().flatten().map_or(u32::MAX, |span| span.offset);
     let (mut next, mut end) = (entry, end_of(&first));
-    // Damage in the index behind here is for those to find who come there.
     while next.next(index).is_ok()
         && let Ok(Some(handle)) = next.handle(index)
     {
@@ -102,7 +102,7 @@ fn along(
         end = end_of(&handle);
         blocks.push(handle);
     }
-    Ok(blocks)
+    blocks
 }
 
 impl Ahead {
@@ -317,6 +317,8 @@ impl RunCursor {
             self.index = None;
             self.at = at;
             self.ahead.until = 0;
+            // If it was given up in the extent before.
+            self.ahead.bytes = self.ahead.bytes.max(LEAST_AHEAD);
             let extent = &self.run.refs()[at].extent;
             if extent.meta.blocks > 0 {
                 self.index = Some(Opened::new(load(&self.cache, extent, &Part::Index)?)?);
@@ -362,7 +364,7 @@ impl RunCursor {
                     // It had to leave before it was used.
                     self.ahead.bytes = LEAST_AHEAD;
                 }
-                let blocks = along(&self.cache, part, index, self.entry, handle, self.ahead.bytes)?;
+                let blocks = along(&self.cache, part, index, self.entry, handle, self.ahead.bytes);
                 let (first, all) = load_along(&self.cache, &part.extent, &blocks)?;
                 pin = Some(first);
                 let read = if all == Some(true) { blocks.last() } else { None };

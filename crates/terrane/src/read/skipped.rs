@@ -34,10 +34,16 @@ impl Skipped {
         }
     }
 
-    /// A key is shown. Says whether what was stepped over until then is to be cleared away.
+    /// So many keys were shown.
     #[inline]
-    pub(crate) fn show(&mut self) -> bool {
-        self.count = self.count.saturating_sub(WORTH);
+    pub(crate) fn show(&mut self, keys: u32) {
+        self.count = self.count.saturating_sub(WORTH * u64::from(keys));
+        self.newest = self.newest.min(self.count);
+    }
+
+    /// Whether what was stepped over is to be cleared away.
+    #[inline]
+    pub(crate) fn are_many(&self) -> bool {
         self.count > MANY
     }
 
@@ -74,14 +80,18 @@ mod tests {
     fn a_stretch_counts_and_deletions_among_what_is_shown_do_not() {
         let mut s = Skipped::default();
         for _ in 0..2000 {
-            (0..WORTH).for_each(|_| s.add(b"k", true));
-            assert!(!s.show());
+            (0..10 * WORTH).for_each(|_| s.add(b"k", true));
+            assert!(!s.are_many());
+            s.show(10);
         }
-        (0..=MANY + WORTH).for_each(|i| s.add(&i.to_be_bytes(), i % 3 == 0));
-        assert!(s.show());
+        (0..MANY).for_each(|i| s.add(&i.to_be_bytes(), false));
+        assert!(!s.are_many());
+        s.add(b"k", false);
+        assert!(s.are_many() && !s.mostly_newest());
+        (0..MANY).for_each(|_| s.add(b"k", true));
         assert!(s.mostly_newest());
         s.begin();
-        assert!(!s.show() && !s.mostly_newest());
+        assert!(!s.are_many() && !s.mostly_newest());
     }
 
     #[test]

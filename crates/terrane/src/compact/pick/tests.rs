@@ -200,3 +200,18 @@ fn what_was_met_grows_to_hold_all() {
     met.extend(of("x", None, 6));
     assert_eq!(met, of("a", None, 7));
 }
+
+#[test]
+fn readers_have_somebody_look_once_in_a_while() {
+    let met = |seq| Met { lo: b"a".to_vec(), hi: None, seq };
+    let ms = Duration::from_millis;
+    let mut c = Clearing::default();
+    assert!(c.add(met(1), ms(0)));
+    assert!(!c.add(met(2), ms(50)));
+    // Nothing could be done about it.
+    c.met = None;
+    assert!(!c.add(met(3), ms(99)));
+    assert_eq!(c.met, Some(met(3)));
+    assert!(c.add(met(4), ms(100)));
+    assert!(!c.add(met(5), ms(199)));
+}
