@@ -60,6 +60,11 @@ impl BlockSpan {
 const VALUE_REFS: u8 = 1;
 
 impl BlockHandle {
+    /// Where its stored bytes end, within the extent.
+    pub fn end(&self) -> u32 {
+        self.offset.saturating_add(self.stored_len)
+    }
+
     /// Appends the encoded form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.offset.into());

@@ -143,39 +143,45 @@ impl Writer {
         most: usize,
         load: impl FnOnce(Lsn, &mut [u8]) -> Result<()>,
     ) -> Result<Option<Used>> {
-        if let Some(last) = self.continued(len) {
-            self.continue_frame(last, durable, len as usize, load)?;
-            pool.set_current_room(self.room());
-            return Ok(None);
-        }
         let mut new = None;
-        if self.room() < LOG_SECTOR as u64
-            && let Some((segment, header)) = self.next_segment(pool, durable)
-        {
-            segment.write_header(&header)?;
-            new = Some(Used { segment, first_lsn: header.first_lsn });
-        }
-        let room = self.room();
-        let Some(current) = self.current.as_mut().filter(|_| room >= LOG_SECTOR as u64) else {
-            return Err(Error::corruption("a log frame was to be written without a place for it"));
+        let (begun, n) = match self.continued(len) {
+            Some(last) => (last, len as usize),
+            None => {
+                if self.room() < LOG_SECTOR as u64
+                    && let Some((segment, header)) = self.next_segment(pool, durable)
+                {
+                    segment.write_header(&header)?;
+                    new = Some(Used { segment, first_lsn: header.first_lsn });
+                }
+                let room = self.room();
+                let Some(current) = self.current.as_ref().filter(|_| room >= LOG_SECTOR as u64) else {
+                    return Err(Error::corruption("a log frame was to be written without a place for it"));
+                };
+                let next = current.offset;
+                self.buf.clear();
+                let fresh = Short {
+                    lsn: self.written,
+                    payload: 0,
+                    next,
+                    at: next + LOG_SECTOR as u64,
+                    flushed: false,
+                };
+                (fresh, len.min(most as u64).min(room - FRAME_HEADER as u64) as usize)
+            }
         };
-        let n = len.min(most as u64).min(room - FRAME_HEADER as u64) as usize;
-        self.buf.clear();
-        self.buf.resize(frame_len(n) as usize);
-        let payload = &mut self.buf[FRAME_HEADER..FRAME_HEADER + n];
-        load(self.written, payload)?;
-        let header = FrameHeader::new(current.salt, self.generation, self.written, durable, payload);
+        let Some(current) = self.current.as_mut() else {
+            return Err(Error::corruption("a log frame was to be written into no segment"));
+        };
+        let payload = begun.payload + n;
+        self.buf.resize(frame_len(payload) as usize);
+        let bytes = &mut self.buf[FRAME_HEADER..FRAME_HEADER + payload];
+        load(self.written, &mut bytes[begun.payload..])?;
+        let header = FrameHeader::new(current.salt, self.generation, begun.lsn, durable, bytes);
         self.buf[..FRAME_HEADER].copy_from_slice(&header.encode(current.salt));
-        let at = current.offset;
-        current.segment.file.write_at(&self.buf, at)?;
-        current.offset += self.buf.len() as u64;
-        self.last = (self.buf.len() == LOG_SECTOR).then_some(Short {
-            lsn: self.written,
-            payload: n,
-            next: current.offset,
-            at,
-            flushed: false,
-        });
+        current.segment.file.write_at(&self.buf, begun.next)?;
+        current.offset = current.offset.max(begun.next + self.buf.len() as u64);
+        let written = Short { payload, at: begun.next, next: begun.at, flushed: false, ..begun };
+        self.last = (self.buf.len() == LOG_SECTOR).then_some(written);
         self.written = header.end();
         pool.set_current_room(self.room());
         Ok(new)
@@ -189,29 +195,6 @@ impl Writer {
                 && (FRAME_HEADER + last.payload) as u64 + len <= sector
                 && last.next + sector <= self.options.segment_bytes
         })
-    }
-
-    /// Writes the last frame again, with the next `len` bytes of the stream.
-    fn continue_frame(
-        &mut self,
-        last: Short,
-        durable: Lsn,
-        len: usize,
-        load: impl FnOnce(Lsn, &mut [u8]) -> Result<()>,
-    ) -> Result<()> {
-        let Some(current) = self.current.as_mut() else {
-            return Err(Error::corruption("a log frame was to be continued in no segment"));
-        };
-        let payload = &mut self.buf[FRAME_HEADER..FRAME_HEADER + last.payload + len];
-        load(self.written, &mut payload[last.payload..])?;
-        let header = FrameHeader::new(current.salt, self.generation, last.lsn, durable, payload);
-        self.buf[..FRAME_HEADER].copy_from_slice(&header.encode(current.salt));
-        current.segment.file.write_at(&self.buf, last.next)?;
-        current.offset = current.offset.max(last.next + LOG_SECTOR as u64);
-        let payload = last.payload + len;
-        self.last = Some(Short { payload, at: last.next, next: last.at, flushed: false, ..last });
-        self.written = header.end();
-        Ok(())
     }
 
     /// Flushes all segments that were written to.

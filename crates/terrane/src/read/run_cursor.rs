@@ -64,10 +64,6 @@ struct Ahead {
     until: u32,
 }
 
-fn end_of(handle: &BlockHandle) -> u32 {
-    handle.offset.saturating_add(handle.stored_len)
-}
-
 /// The block of `entry`, which is `first`, and those behind it that are to be read along with it.
 fn along(
     cache: &Cache,
@@ -90,7 +86,7 @@ fn along(
         return blocks;
     }
     let last = last.span(index).ok().flatten().map_or(u32::MAX, |span| span.offset);
-    let (mut next, mut end) = (entry, end_of(&first));
+    let (mut next, mut end) = (entry, first.end());
     while next.next(index).is_ok()
         && let Ok(Some(handle)) = next.handle(index)
     {
@@ -99,7 +95,7 @@ fn along(
         if handle.offset != end || handle.offset > last || sum > most || cache.contains(key) {
             break;
         }
-        end = end_of(&handle);
+        end = handle.end();
         blocks.push(handle);
     }
     blocks
@@ -368,7 +364,7 @@ impl RunCursor {
                 let (first, all) = load_along(&self.cache, &part.extent, &blocks)?;
                 pin = Some(first);
                 let read = if all == Some(true) { blocks.last() } else { None };
-                self.ahead.until = read.map_or(0, end_of);
+                self.ahead.until = read.map_or(0, BlockHandle::end);
                 self.ahead.bytes = match all {
                     // A place further on cannot be read.
                     Some(false) => 0,

@@ -235,7 +235,7 @@ impl Extent {
 /// Where adjacent blocks lie: offset within the extent, and length.
 fn stretch(blocks: &[BlockHandle]) -> (u32, u32) {
     let first = blocks.first().map_or(0, |b| b.offset);
-    let end = blocks.last().map_or(0, |b| b.offset.saturating_add(b.stored_len));
+    let end = blocks.last().map_or(0, BlockHandle::end);
     (first, end.saturating_sub(first))
 }
 
