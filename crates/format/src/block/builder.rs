@@ -3,7 +3,7 @@
 use terrane_base::{MAX_SEQ, Seq};
 
 use super::view::{FLAG_WIDE, TRAILER};
-use super::{BlockForm, MAX_LEAF_RECORDS, MAX_LEAVES, common_prefix};
+use super::{BlockForm, MAX_LEAF_RECORDS, MAX_LEAVES, TARGET_BYTES, common_prefix};
 use crate::Kind;
 use crate::checksum::key_hash;
 use crate::codec::{put_varint, varint_len};
@@ -82,6 +82,10 @@ impl BlockBuilder {
         } else {
             common
         };
+        if self.is_empty() {
+            let target = self.form.target_bytes.min(*TARGET_BYTES.end());
+            self.records.reserve_exact(target.max(key.len() + value.len()));
+        }
         self.records.push(kind as u8);
         put_varint(&mut self.records, shared as u64);
         put_varint(&mut self.records, (key.len() - shared) as u64);
@@ -138,8 +142,8 @@ impl BlockBuilder {
     pub fn finish(&mut self) -> FinishedBlock {
         let width = column_width(self.min_seq, self.max_seq);
         let min_seq = self.min_seq.min(self.max_seq);
-        let mut bytes = Vec::with_capacity(self.len());
-        bytes.append(&mut self.records);
+        // The records stay where they are: the block takes their memory.
+        let mut bytes = std::mem::take(&mut self.records);
         for seq in &self.seqs {
             bytes.extend_from_slice(&(seq - min_seq).to_le_bytes()[..width]);
         }
