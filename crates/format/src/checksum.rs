@@ -1,16 +1,24 @@
 //! The two hash functions that the format pins: CRC-32C against damage, XXH3-64 for filters. Golden values below keep a
 //! crate update from changing the format.
 
-/// CRC-32C (Castagnoli) of `bytes`.
+use crc_fast::{CrcAlgorithm, Digest, checksum};
+
+/// CRC-32C (Castagnoli), which RFC 3720 specifies for iSCSI.
+const CRC_32C: CrcAlgorithm = CrcAlgorithm::Crc32Iscsi;
+
+/// CRC-32C of `bytes`.
 #[inline]
 pub fn crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
+    checksum(CRC_32C, bytes) as u32
 }
 
 /// Continues `crc` over more bytes: `crc_append(crc(a), b) == crc(a ++ b)`.
 #[inline]
 pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc, bytes)
+    // The state between two parts is the complement of the sum so far.
+    let mut digest = Digest::new_with_init_state(CRC_32C, u64::from(!crc));
+    digest.update(bytes);
+    digest.finalize() as u32
 }
 
 /// CRC of `bytes` as if they stood behind the eight bytes of `salt`: equal bytes written under another salt do not
@@ -36,5 +44,32 @@ mod tests {
         assert_eq!(crc_append(crc(b"1234"), b"56789"), crc(b"123456789"));
         assert_ne!(salted_crc(1, b"x"), salted_crc(2, b"x"));
         assert_eq!(key_hash(b""), 0x2d06_8005_38d3_94c2);
+        // From RFC 3720, appendix B.4.
+        assert_eq!(crc(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc(&[0xff; 32]), 0x62a8_ab43);
+        assert_eq!(crc(&std::array::from_fn::<u8, 32, _>(|i| i as u8)), 0x46dd_794e);
+    }
+
+    /// Bit by bit, as the polynomial says.
+    fn slow(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!0, |sum, &byte| {
+            (0..8).fold(sum ^ u32::from(byte), |s, _| (s >> 1) ^ if s & 1 == 1 { 0x82f6_3b78 } else { 0 })
+        })
+    }
+
+    #[test]
+    fn every_length_and_every_cut_gives_the_polynomials_sum() {
+        let bytes: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        // Processors have several ways to compute it, which begin at other lengths.
+        for len in (0..600).chain([1023, 1024, 1025, 2049, 4095, 4096, 4097, 5000]) {
+            // Not always at a word's start.
+            let part = &bytes[bytes.len() - len..];
+            let sum = slow(part);
+            assert_eq!(crc(part), sum, "{len} bytes");
+            for cut in [0, 1, len / 3, len / 2, len.saturating_sub(1), len].map(|c| c.min(len)) {
+                let (a, b) = part.split_at(cut);
+                assert_eq!(crc_append(crc(a), b), sum, "{len} bytes, cut at {cut}");
+            }
+        }
     }
 }
