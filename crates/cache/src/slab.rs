@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use terrane_media::{HUGE_PAGE, Mapping};
 
 use crate::frame::Frame;
 
@@ -40,7 +40,6 @@ const SMALLEST: usize = 1 << 10;
 const STEPS: usize = 8;
 /// Pieces that a chunk holds at least.
 const LEAST_PIECES: usize = 8;
-const HUGE_PAGE: usize = 2 << 20;
 /// A cache with less than this many times a chunk would be mostly chunks that are not full.
 const LEAST_CHUNKS: usize = 32;
 /// The chunk of a cache that is too small for huge pages.
@@ -57,6 +56,7 @@ struct Free {
 
 /// Where a chunk stands. (Kept outside of it, so that looking for a place touches none of its pages.)
 struct Chunk {
+    memory: Mapping,
     /// Pieces in use.
     used: usize,
     /// Places that were never used begin here, as a number.
@@ -68,7 +68,7 @@ struct Chunk {
 #[derive(Default)]
 struct Class {
     /// By address.
-    chunks: BTreeMap<usize, (NonNull<u8>, Chunk)>,
+    chunks: BTreeMap<usize, Chunk>,
     /// Addresses of those with a place.
     open: BTreeSet<usize>,
 }
@@ -142,17 +142,22 @@ impl Slab {
                 }
                 // The first one may never be full: small pages are there only when they are used.
                 let huge = self.chunk == HUGE_PAGE && !class.chunks.is_empty();
-                let chunk = map(self.chunk, huge);
+                let Some(memory) = Mapping::new(self.chunk, self.chunk) else {
+                    handle_alloc_error(layout(self.chunk))
+                };
+                if huge {
+                    memory.prefer_huge_pages();
+                }
                 self.mapped.fetch_add(self.chunk, Relaxed);
-                let at = chunk.addr().get();
-                class.chunks.insert(at, (chunk, Chunk { used: 0, fresh: 0, free: null_mut() }));
+                let at = memory.base().addr().get();
+                class.chunks.insert(at, Chunk { memory, used: 0, fresh: 0, free: null_mut() });
                 class.open.insert(at);
                 at
             }
         };
         let places = self.chunk / size;
         // What is open is among the chunks, and has a place: `open` changes with every one that is taken or given back.
-        let Some((base, chunk)) = class.chunks.get_mut(&at) else { return alloc_alone(len) };
+        let Some(chunk) = class.chunks.get_mut(&at) else { return alloc_alone(len) };
         let piece = match NonNull::new(chunk.free) {
             Some(free) => {
                 // SAFETY: a free place holds what `free` wrote there; the lock is held.
@@ -163,7 +168,7 @@ impl Slab {
                 let offset = chunk.fresh * size;
                 chunk.fresh += 1;
                 // SAFETY: `fresh` is below `places`, else the chunk were not open: the place lies within the mapping.
-                unsafe { base.add(offset) }
+                unsafe { chunk.memory.base().add(offset) }
             }
         };
         chunk.used += 1;
@@ -187,7 +192,7 @@ impl Slab {
         let class = &mut *class;
         // Chunks are aligned to their size.
         let at = piece.addr().get() & !(self.chunk - 1);
-        let Some((base, chunk)) = class.chunks.get_mut(&at) else {
+        let Some(chunk) = class.chunks.get_mut(&at) else {
             // SAFETY: per contract; what lies in no chunk is the allocator's.
             return unsafe { free_alone(piece, len) };
         };
@@ -200,17 +205,15 @@ impl Slab {
         class.open.insert(at);
         // One that is open stays, empty or not: a class at an edge would map and unmap at every turn.
         if chunk.used == 0 && class.open.len() > 1 {
-            let base = *base;
             class.open.remove(&at);
+            // Nothing of it is in use.
             class.chunks.remove(&at);
             self.mapped.fetch_sub(self.chunk, Relaxed);
-            // SAFETY: mapped with this size, and nothing of it is in use.
-            unsafe { unmap(base, self.chunk) };
         }
     }
 
     /// Chunks there are.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn chunks(&self) -> usize {
         self.classes.iter().map(|c| lock(c).chunks.len()).sum()
     }
@@ -220,11 +223,10 @@ impl Drop for Slab {
     fn drop(&mut self) {
         for class in &self.classes {
             let mut class = lock(class);
-            for (base, chunk) in std::mem::take(&mut class.chunks).into_values() {
+            for chunk in std::mem::take(&mut class.chunks).into_values() {
                 debug_assert_eq!(chunk.used, 0, "a frame outlives its accounts");
-                if chunk.used == 0 {
-                    // SAFETY: mapped with this size, and nothing of it is in use.
-                    unsafe { unmap(base, self.chunk) };
+                if chunk.used > 0 {
+                    std::mem::forget(chunk.memory);
                 }
             }
         }
@@ -267,42 +269,6 @@ pub(crate) fn alloc_alone(len: usize) -> NonNull<u8> {
 pub(crate) unsafe fn free_alone(piece: NonNull<u8>, len: usize) {
     // SAFETY: per contract.
     unsafe { dealloc(piece.as_ptr(), layout(len)) };
-}
-
-/// A mapping of `size` bytes, aligned to that; of huge pages, if the system has them.
-fn map(size: usize, huge: bool) -> NonNull<u8> {
-    let out_of_memory =
-        || handle_alloc_error(Layout::from_size_align(size, size).unwrap_or(Layout::new::<Free>()));
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh anonymous mapping touches nothing that is there.
-    let mapped = unsafe { mmap_anonymous(null_mut(), 2 * size, access, MapFlags::PRIVATE) };
-    let Some(mapped) = mapped.ok().and_then(|m| NonNull::new(m.cast::<u8>())) else { out_of_memory() };
-    let in_front = mapped.addr().get().next_multiple_of(size) - mapped.addr().get();
-    // SAFETY: both are within the mapping, which is twice as large.
-    let (base, end) = unsafe { (mapped.add(in_front), mapped.add(in_front + size)) };
-    // SAFETY: these are the parts of the mapping on both sides of the aligned one; nobody knows of them.
-    unsafe {
-        unmap(mapped, in_front);
-        unmap(end, size - in_front);
-    }
-    #[cfg(target_os = "linux")]
-    if huge {
-        // SAFETY: the range is ours, and the advice does not change its content. A refusal costs speed only.
-        let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), size, rustix::mm::Advice::LinuxHugepage) };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = huge;
-    base
-}
-
-/// # Safety
-/// The range is a part of a mapping that nobody uses any more.
-unsafe fn unmap(base: NonNull<u8>, size: usize) {
-    if size > 0 {
-        // SAFETY: per contract.
-        let unmapped = unsafe { munmap(base.as_ptr().cast(), size) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
-    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -5,9 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-
-use crate::SECTOR;
+use crate::{HUGE_PAGE, Mapping, SECTOR};
 
 /// From this capacity on, memory comes from the kernel and returns there: buffers that are read into by one thread and
 /// given up by another would leave an allocator that keeps memory by thread with gaps that nothing fits.
@@ -29,6 +27,8 @@ pub struct AlignedBuf {
     len: usize,
     /// A multiple of [`SECTOR`].
     cap: usize,
+    /// What `ptr` points to, if the program's allocator did not give it.
+    mapping: Option<Mapping>,
 }
 
 // SAFETY: the buffer owns its memory alone, as a `Vec<u8>` does.
@@ -39,7 +39,7 @@ unsafe impl Sync for AlignedBuf {}
 impl AlignedBuf {
     /// An empty buffer; allocates nothing.
     pub const fn new() -> Self {
-        AlignedBuf { ptr: NonNull::<Sector>::dangling().cast(), len: 0, cap: 0 }
+        AlignedBuf { ptr: NonNull::<Sector>::dangling().cast(), len: 0, cap: 0, mapping: None }
     }
 
     /// An empty buffer with room for `capacity` bytes.
@@ -107,32 +107,23 @@ impl AlignedBuf {
 
     fn grow(&mut self, want: usize) {
         let layout = Self::layout(want);
-        let raw = if layout.size() < MAPPED {
+        let (ptr, mapping) = if layout.size() < MAPPED {
             // SAFETY: the size is not zero, since only growing beyond the capacity comes here.
-            unsafe { alloc_zeroed(layout) }
+            (NonNull::new(unsafe { alloc_zeroed(layout) }), None)
         } else {
-            let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-            // SAFETY: a new mapping wherever the kernel has room for one; it comes zeroed, and at a page's start.
-            let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), layout.size(), access, flags) };
-            mapped.unwrap_or(std::ptr::null_mut()).cast()
+            let mapping =
+                Mapping::new(layout.size(), if layout.size() < HUGE_PAGE { SECTOR } else { HUGE_PAGE });
+            (mapping.as_ref().map(Mapping::base), mapping)
         };
-        let Some(ptr) = NonNull::new(raw) else { handle_alloc_error(layout) };
-        // SAFETY: both are allocations of at least `len` bytes, and the new one is nobody else's.
-        unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr(), ptr.as_ptr(), self.len) };
-        self.release();
-        self.ptr = ptr;
-        self.cap = layout.size();
-    }
-
-    fn release(&mut self) {
-        if self.cap >= MAPPED {
-            // SAFETY: mapped by `grow` with this very length, and nobody else knows of it.
-            let unmapped = unsafe { munmap(self.ptr.as_ptr().cast(), self.cap) };
-            debug_assert!(unmapped.is_ok(), "{unmapped:?}");
-        } else if self.cap > 0 {
-            // SAFETY: allocated by `grow` with this very layout, which is a function of the capacity.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.cap)) };
+        let Some(ptr) = ptr else { handle_alloc_error(layout) };
+        if let Some(mapping) = &mapping {
+            // Direct I/O looks up and pins page by page.
+            mapping.prefer_huge_pages();
         }
+        let grown = AlignedBuf { ptr, len: self.len, cap: layout.size(), mapping };
+        // SAFETY: both are allocations of at least `len` bytes, and the new one is nobody else's.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr(), grown.ptr.as_ptr(), self.len) };
+        *self = grown;
     }
 
     /// Sizes beyond `isize::MAX` cannot be allocated by anyone; as for a `Vec`, asking for one ends the program.
@@ -147,7 +138,10 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        self.release();
+        if self.mapping.is_none() && self.cap > 0 {
+            // SAFETY: allocated by `grow` with this very layout, which is a function of the capacity.
+            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.cap)) };
+        }
     }
 }
 

@@ -27,6 +27,7 @@ use terrane_base::Result;
 mod aligned;
 mod errand;
 mod error;
+mod mapping;
 mod pool;
 pub mod real;
 mod signal;
@@ -34,6 +35,7 @@ pub mod sim;
 
 pub use aligned::AlignedBuf;
 pub use errand::Errand;
+pub use mapping::{HUGE_PAGE, Mapping};
 pub use signal::Signal;
 
 /// Alignment that satisfies direct I/O on every device we know: offsets, lengths and addresses in the log and in data

@@ -7,7 +7,7 @@ use terrane_base::Result;
 use terrane_format::extent::BlockHandle;
 use terrane_media::{Media, ReadRequest};
 
-use super::{Buffers, Extent};
+use super::{Buffers, Extent, io};
 
 /// Blocks of one extent, in ascending order.
 #[derive(Debug)]
@@ -16,29 +16,40 @@ pub(crate) struct Wanted {
     pub(crate) blocks: Vec<BlockHandle>,
 }
 
-/// All of `wanted`, verified and decompressed. Blocks that lie side by side are read in one go, all reads overlap, and the
-/// bytes stay in memory of `buffers` until the last block of a read is dropped.
+/// All of `wanted`, verified and decompressed. Blocks that lie side by side are read in one go, all reads overlap, and
+/// what they bring lies in one buffer of `buffers`, until the last block is dropped.
 pub(crate) fn load(media: &dyn Media, wanted: &[Wanted], buffers: &Arc<Buffers>) -> Result<Vec<Vec<Bytes>>> {
     let adjacent = |a: &BlockHandle, b: &BlockHandle| a.offset.checked_add(a.stored_len) == Some(b.offset);
-    let mut windows = Vec::new();
+    // Of each read: the whole sectors that it takes, and where the bytes lie in the buffer.
+    let mut reads = Vec::new();
+    let mut total = 0;
     for w in wanted {
         for blocks in w.blocks.chunk_by(adjacent) {
-            windows.push(w.extent.prepare_adjacent(blocks, buffers)?);
+            let (offset, len) = w.extent.locate_adjacent(blocks)?;
+            let (at, whole, skip) = io::sectors(offset, len);
+            reads.push((w, at, whole, total + skip..total + skip + len));
+            total += whole;
         }
     }
-    let files = wanted.iter().flat_map(|w| w.blocks.chunk_by(adjacent).map(|_| w.extent.file()));
-    let mut requests: Vec<ReadRequest<'_>> =
-        windows.iter_mut().zip(files).map(|(window, file)| window.request(file)).collect();
+    let mut buf = buffers.take(total);
+    let mut rest = &mut buf[..];
+    let mut requests = Vec::with_capacity(reads.len());
+    for (w, at, whole, _) in &reads {
+        let (mine, behind) = rest.split_at_mut(*whole);
+        requests.push(ReadRequest { file: w.extent.file(), offset: *at, buf: mine });
+        rest = behind;
+    }
     media.read_many(&mut requests).map_err(|e| match wanted.first() {
         Some(w) => e.with_subtable(&**w.extent.subtable()),
         None => e,
     })?;
-    let mut windows = windows.into_iter();
+    let buf = Bytes::from_owner(buf);
+    let mut reads = reads.into_iter();
     let mut all = Vec::with_capacity(wanted.len());
     for w in wanted {
         let mut loaded = Vec::with_capacity(w.blocks.len());
-        for (blocks, window) in w.blocks.chunk_by(adjacent).zip(&mut windows) {
-            for block in w.extent.unpack_adjacent(blocks, window) {
+        for (blocks, (.., place)) in w.blocks.chunk_by(adjacent).zip(&mut reads) {
+            for block in w.extent.unpack_adjacent(blocks, buf.slice(place)) {
                 loaded.push(block?);
             }
         }

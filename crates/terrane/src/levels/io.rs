@@ -1,6 +1,7 @@
 //! Reads and writes of any length and offset over files that want whole aligned sectors.
 
 use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -21,38 +22,74 @@ thread_local! {
 const SMALL: usize = 32 << 10;
 
 /// Buffers that a [`Buffers`] keeps at most.
-const KEPT: usize = 16;
+const KEPT: usize = 8;
 
 /// Buffers grow in these steps, so that one fits where another was.
-const STEP: usize = 128 << 10;
+const STEP: usize = 256 << 10;
 
-/// Memory of windows that were given up, for the next ones: fresh memory costs a page fault and a zero for each byte.
+/// Memory of large reads that were given up, for the next ones: fresh memory costs a page fault and a zero for each byte.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers(Mutex<Vec<AlignedBuf>>);
 
 impl Buffers {
-    /// The smallest of at least `len` bytes, or a new one.
-    fn take(&self, len: usize) -> AlignedBuf {
+    /// At least `len` bytes of no meaning.
+    pub(super) fn take(self: &Arc<Self>, len: usize) -> Loan {
         let mut kept = self.0.lock();
         let fits = kept.iter().enumerate().filter(|(_, b)| b.len() >= len).min_by_key(|(_, b)| b.len());
-        match fits.map(|(at, _)| at) {
+        let buf = match fits.map(|(at, _)| at) {
             Some(at) => kept.swap_remove(at),
             None => {
+                // The new one takes the place of one that is too small, so that no more is kept than was in use at a time.
+                let _ = kept.pop();
                 drop(kept);
                 AlignedBuf::zeroed(len.next_multiple_of(STEP))
             }
-        }
+        };
+        Loan { buf, home: self.clone() }
     }
+}
 
-    fn give_back(&self, buf: AlignedBuf) {
-        let mut kept = self.0.lock();
-        if kept.len() == KEPT {
-            // The largest ones serve most.
-            kept.sort_unstable_by_key(|b| std::cmp::Reverse(b.len()));
-            kept.pop();
+/// A buffer that returns to its [`Buffers`] when it is dropped.
+#[derive(Debug)]
+pub(super) struct Loan {
+    buf: AlignedBuf,
+    home: Arc<Buffers>,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let mut kept = self.home.0.lock();
+        if kept.len() < KEPT {
+            kept.push(std::mem::take(&mut self.buf));
         }
-        kept.push(buf);
     }
+}
+
+impl Deref for Loan {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buf
+    }
+}
+
+impl DerefMut for Loan {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buf
+    }
+}
+
+impl AsRef<[u8]> for Loan {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// The whole sectors in which `len` bytes at `offset` lie: where they begin, how many bytes they are, and how many of them
+/// stand in front.
+pub(super) fn sectors(offset: u64, len: usize) -> (u64, usize, usize) {
+    let skip = (offset % SECTOR as u64) as usize;
+    (offset - skip as u64, (skip + len).next_multiple_of(SECTOR), skip)
 }
 
 /// Bytes read from a file, with what alignment brought along.
@@ -64,30 +101,19 @@ pub(crate) struct Window {
     at: u64,
     skip: usize,
     len: usize,
-    /// Where the memory goes in the end.
-    home: Option<Arc<Buffers>>,
 }
 
 impl Window {
     /// Room for the `len` bytes at `offset`.
     pub(super) fn prepare(offset: u64, len: usize) -> Self {
-        let skip = (offset % SECTOR as u64) as usize;
-        let whole = (skip + len).next_multiple_of(SECTOR);
+        let (at, whole, skip) = sectors(offset, len);
         let spare = if whole <= SMALL {
             SPARE.try_with(Cell::take).ok().flatten().filter(|b| b.len() >= whole)
         } else {
             None
         };
         let buf = spare.unwrap_or_else(|| AlignedBuf::zeroed(whole));
-        Window { buf, whole, at: offset - skip as u64, skip, len, home: None }
-    }
-
-    /// As [`Window::prepare`], in memory of `home`, where it returns.
-    pub(super) fn prepare_in(home: &Arc<Buffers>, offset: u64, len: usize) -> Self {
-        let skip = (offset % SECTOR as u64) as usize;
-        let whole = (skip + len).next_multiple_of(SECTOR);
-        let buf = home.take(whole);
-        Window { buf, whole, at: offset - skip as u64, skip, len, home: Some(home.clone()) }
+        Window { buf, whole, at, skip, len }
     }
 
     /// Reads the `len` bytes at `offset`.
@@ -110,12 +136,9 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        let buf = std::mem::take(&mut self.buf);
-        if let Some(home) = self.home.take() {
-            home.give_back(buf);
-        } else if buf.len() <= SMALL {
+        if self.buf.len() <= SMALL {
             // A thread that ends has no next window.
-            let _ = SPARE.try_with(|spare| spare.set(Some(buf)));
+            let _ = SPARE.try_with(|spare| spare.set(Some(std::mem::take(&mut self.buf))));
         }
     }
 }
@@ -136,4 +159,40 @@ pub(super) fn write(file: &dyn File, offset: u64, bytes: &[u8]) -> Result<()> {
     buf.extend_from_slice(bytes);
     buf.pad_to(SECTOR);
     file.write_at(&buf, offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_and_no_more_are_kept_than_were_in_use() {
+        let buffers = Arc::new(Buffers::default());
+        let kept = || buffers.0.lock().iter().map(|b| b.len()).collect::<Vec<_>>();
+        drop(buffers.take(1));
+        assert_eq!(kept(), [STEP]);
+        let first = buffers.take(STEP);
+        assert_eq!((first.len(), kept().len()), (STEP, 0), "the same one");
+        let larger = buffers.take(STEP + 1);
+        drop((first, larger));
+        assert_eq!(kept(), [STEP, 2 * STEP]);
+        assert_eq!(buffers.take(2).len(), STEP, "the smallest that does");
+        drop(buffers.take(5 * STEP));
+        assert_eq!(kept().len(), 2, "one that was too small has gone for it");
+        let many: Vec<_> = (0..2 * KEPT).map(|_| buffers.take(1)).collect();
+        drop(many);
+        assert_eq!(kept().len(), KEPT);
+    }
+
+    #[test]
+    fn sectors_cover_what_is_asked_for() {
+        for (offset, len) in
+            [(0, 0), (0, 1), (1, SECTOR - 1), (1, SECTOR), (SECTOR as u64 - 1, 2), (12345, 67890)]
+        {
+            let (at, whole, skip) = sectors(offset, len);
+            assert_eq!((at % SECTOR as u64, whole % SECTOR), (0, 0));
+            assert_eq!(at + skip as u64, offset);
+            assert!(skip < SECTOR && skip + len <= whole && whole < skip + len + SECTOR);
+        }
+    }
 }

@@ -22,7 +22,7 @@ use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
 use terrane_format::tombstone::RangeTombstones;
 use terrane_media::File;
 
-use super::io::{Buffers, Window};
+use super::io::Window;
 use super::space::Alloc;
 pub(crate) use reclaim::Reclaimer;
 
@@ -97,22 +97,21 @@ impl Extent {
         Ok(read.bytes().to_vec())
     }
 
-    /// Room in memory of `buffers` for adjacent blocks, to be read by the caller from [`Extent::file`].
-    pub(super) fn prepare_adjacent(&self, blocks: &[BlockHandle], buffers: &Arc<Buffers>) -> Result<Window> {
+    /// Where adjacent blocks lie in [`Extent::file`]: offset and length.
+    pub(super) fn locate_adjacent(&self, blocks: &[BlockHandle]) -> Result<(u64, usize)> {
         let (first, len) = stretch(blocks);
         let space = self.bounds(first, len)?;
-        Ok(Window::prepare_in(buffers, space.offset() + u64::from(first), len as usize))
+        Ok((space.offset() + u64::from(first), len as usize))
     }
 
-    /// What a read of adjacent blocks brought, each verified and decompressed.
+    /// The bytes of adjacent blocks as they were read, each verified and decompressed.
     pub(super) fn unpack_adjacent(
         &self,
         blocks: &[BlockHandle],
-        read: Window,
+        mut read: Bytes,
     ) -> impl Iterator<Item = Result<Bytes>> {
-        let mut rest = Bytes::from_owner(read);
         blocks.iter().map(move |handle| {
-            let stored = rest.split_to(handle.stored_len as usize);
+            let stored = read.split_to(handle.stored_len as usize);
             self.verify(handle, &stored)?;
             // What is stored as it is stays where it was read.
             Ok(if is_plain(handle) { stored } else { self.decompress(handle, &stored)?.into() })
@@ -125,7 +124,7 @@ impl Extent {
         blocks: &[BlockHandle],
     ) -> Result<impl Iterator<Item = Result<Bytes>>> {
         let (first, len) = stretch(blocks);
-        Ok(self.unpack_adjacent(blocks, self.window(first, len)?))
+        Ok(self.unpack_adjacent(blocks, Bytes::from_owner(self.window(first, len)?)))
     }
 
     /// The range tombstones; read once, and without I/O where there are none.

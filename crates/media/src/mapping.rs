@@ -1,0 +1,125 @@
+//! Memory that comes from the operating system as it is, and returns there.
+
+use std::ptr::NonNull;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::SECTOR;
+
+/// The size of a huge page on every system that has them for such mappings.
+pub const HUGE_PAGE: usize = 2 << 20;
+
+/// Whole pages of memory, zeroed at first, that nobody else uses. Those that were never touched take no memory.
+///
+/// What lies in it may be read and written through [`Mapping::base`] by whoever owns the mapping; dropping it gives the
+/// memory back.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is owned memory; the pointer says nothing about a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared mapping only tells where it is and how long.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `len` bytes, a positive multiple of [`SECTOR`], at a multiple of `align`, a power of two. `None` if the system
+    /// refuses.
+    pub fn new(len: usize, align: usize) -> Option<Mapping> {
+        debug_assert!(len > 0 && len.is_multiple_of(SECTOR) && align.is_power_of_two());
+        // Pages of most systems are sectors; where they are larger, mappings are better aligned than is asked for.
+        let slack = if align <= SECTOR { 0 } else { align };
+        let whole = len.checked_add(slack)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping wherever the kernel has room for one touches nothing that is there.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), whole, access, MapFlags::PRIVATE) };
+        let start = NonNull::new(start.ok()?.cast::<u8>())?;
+        let in_front = start.addr().get().next_multiple_of(align) - start.addr().get();
+        debug_assert!(in_front <= slack, "mappings begin at pages");
+        // SAFETY: both lie within the mapping, which is `slack` bytes longer than `len`.
+        let (base, end) = unsafe { (start.add(in_front), start.add(in_front + len)) };
+        // SAFETY: the parts on both sides of what is kept; nobody knows of them.
+        unsafe {
+            unmap(start, in_front);
+            unmap(end, slack - in_front);
+        }
+        Some(Mapping { base, len })
+    }
+
+    /// Asks for huge pages where whole ones fit. A system without them leaves it at small ones: that costs speed only.
+    pub fn prefer_huge_pages(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            let whole = self.len / HUGE_PAGE * HUGE_PAGE;
+            if whole > 0 {
+                let advice = rustix::mm::Advice::LinuxHugepage;
+                // SAFETY: the range is this mapping's, and the advice does not change its content.
+                let _refused_without_harm =
+                    unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), whole, advice) };
+            }
+        }
+    }
+
+    /// Where it begins.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Its bytes.
+    #[expect(clippy::len_without_is_empty, reason = "there are no empty ones")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping, which only its owner knows of.
+        unsafe { unmap(self.base, self.len) };
+    }
+}
+
+/// # Safety
+/// The range is a part of a mapping that nobody uses any more.
+unsafe fn unmap(base: NonNull<u8>, len: usize) {
+    if len > 0 {
+        // SAFETY: per contract.
+        let unmapped = unsafe { munmap(base.as_ptr().cast(), len) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_aligned_zeroed_and_their_own() {
+        let mut all: Vec<Mapping> = [SECTOR, 64 << 10, HUGE_PAGE, 4 * HUGE_PAGE]
+            .into_iter()
+            .flat_map(|align| [SECTOR, 3 * SECTOR, HUGE_PAGE + SECTOR].map(|len| (len, align)))
+            .map(|(len, align)| {
+                let m = Mapping::new(len, align).unwrap();
+                m.prefer_huge_pages();
+                assert_eq!((m.len(), m.base().addr().get() % align), (len, 0));
+                m
+            })
+            .collect();
+        for m in &all {
+            // SAFETY: the mapping has so many bytes, and nobody else looks at them.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(m.base().as_ptr(), m.len()) };
+            assert!(bytes.iter().all(|&b| b == 0));
+            bytes.fill(7);
+        }
+        all.sort_unstable_by_key(Mapping::base);
+        assert!(all.windows(2).all(|p| p[0].base().addr().get() + p[0].len() <= p[1].base().addr().get()));
+    }
+
+    #[test]
+    fn what_nobody_has_is_refused() {
+        assert!(Mapping::new(isize::MAX as usize / SECTOR * SECTOR, SECTOR).is_none());
+        assert!(Mapping::new(usize::MAX / SECTOR * SECTOR, HUGE_PAGE).is_none());
+    }
+}
