@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn every_length_and_every_cut_gives_the_polynomials_sum() {
-        let bytes: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let bytes: Vec<u8> = (0..5007u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         // Processors have several ways to compute it, which begin at other lengths.
         for len in (0..600).chain([1023, 1024, 1025, 2049, 4095, 4096, 4097, 5000]) {
-            // Not always at a word's start.
-            let part = &bytes[bytes.len() - len..];
+            // Neither begin nor end stand at a word's start as a rule.
+            let part = &bytes[len % 7..][..len];
             let sum = slow(part);
             assert_eq!(crc(part), sum, "{len} bytes");
             for cut in [0, 1, len / 3, len / 2, len.saturating_sub(1), len].map(|c| c.min(len)) {

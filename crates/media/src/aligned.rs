@@ -220,13 +220,14 @@ mod tests {
     fn large_ones_are_no_different() {
         let mut b = AlignedBuf::zeroed(MAPPED - SECTOR);
         b[7] = 7;
-        for len in [MAPPED, 2 * MAPPED, 5 * MAPPED] {
+        let lens = [MAPPED, 2 * MAPPED, 5 * MAPPED, HUGE_PAGE - SECTOR, HUGE_PAGE, HUGE_PAGE + MAPPED];
+        for len in lens {
             b.resize(len);
             b[len - 1] = 1;
             assert_eq!((b[7], b[len - 2], b[len - 1]), (7, 0, 1));
             assert_eq!((b.as_ptr() as usize % SECTOR, b.capacity() % SECTOR), (0, 0));
         }
-        assert_eq!(b.iter().map(|&x| usize::from(x)).sum::<usize>(), 7 + 3);
+        assert_eq!(b.iter().map(|&x| usize::from(x)).sum::<usize>(), 7 + lens.len());
     }
 
     #[test]

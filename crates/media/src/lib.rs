@@ -1,8 +1,9 @@
 //! Where Terrane's bytes live: files with direct I/O, mapped regions, directories, the clock and background tasks; and
 //! their simulated twins that crash, tear, fail, slow down and step background work by seed.
 //!
-//! Everything above this room reaches the outside world through [`Media`] alone. [`real::RealMedia`] is the operating
-//! system; [`sim::SimMedia`] is a whole machine in memory whose every I/O call is a crash point.
+//! Everything above this room reaches the outside world through [`Media`] alone, and memory for it in [`AlignedBuf`] and
+//! [`Mapping`]. [`real::RealMedia`] is the operating system; [`sim::SimMedia`] is a whole machine in memory whose every
+//! I/O call is a crash point.
 //!
 //! # Rules
 //! * Reads and writes are exact: a short one is an error, never a surprise.

@@ -4,9 +4,8 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::SECTOR;
-
-/// The size of a huge page on every system that has them for such mappings.
+/// The size of a huge page on x86-64, and on aarch64 where pages have 4 KiB. (Elsewhere they are larger, and asking for them
+/// changes nothing.)
 pub const HUGE_PAGE: usize = 2 << 20;
 
 /// Whole pages of memory, zeroed at first, that nobody else uses. Those that were never touched take no memory.
@@ -25,19 +24,19 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `len` bytes, a positive multiple of [`SECTOR`], at a multiple of `align`, a power of two. `None` if the system
-    /// refuses.
+    /// At least `len` bytes, which are not none, at a multiple of `align`, a power of two. `None` if the system refuses.
     pub fn new(len: usize, align: usize) -> Option<Mapping> {
-        debug_assert!(len > 0 && len.is_multiple_of(SECTOR) && align.is_power_of_two());
-        // Pages of most systems are sectors; where they are larger, mappings are better aligned than is asked for.
-        let slack = if align <= SECTOR { 0 } else { align };
+        debug_assert!(len > 0 && align.is_power_of_two());
+        let page = rustix::param::page_size();
+        let len = len.checked_next_multiple_of(page)?;
+        // Every mapping begins at a page.
+        let slack = if align <= page { 0 } else { align };
         let whole = len.checked_add(slack)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping wherever the kernel has room for one touches nothing that is there.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), whole, access, MapFlags::PRIVATE) };
         let start = NonNull::new(start.ok()?.cast::<u8>())?;
         let in_front = start.addr().get().next_multiple_of(align) - start.addr().get();
-        debug_assert!(in_front <= slack, "mappings begin at pages");
         // SAFETY: both lie within the mapping, which is `slack` bytes longer than `len`.
         let (base, end) = unsafe { (start.add(in_front), start.add(in_front + len)) };
         // SAFETY: the parts on both sides of what is kept; nobody knows of them.
@@ -48,7 +47,7 @@ impl Mapping {
         Some(Mapping { base, len })
     }
 
-    /// Asks for huge pages where whole ones fit. A system without them leaves it at small ones: that costs speed only.
+    /// Asks for huge pages for all of it that makes whole ones, if it is aligned to them. A system without them leaves it at small ones: that costs speed only.
     pub fn prefer_huge_pages(&self) {
         #[cfg(target_os = "linux")]
         {
@@ -97,13 +96,14 @@ mod tests {
 
     #[test]
     fn mappings_are_aligned_zeroed_and_their_own() {
-        let mut all: Vec<Mapping> = [SECTOR, 64 << 10, HUGE_PAGE, 4 * HUGE_PAGE]
+        let mut all: Vec<Mapping> = [1, 4 << 10, 64 << 10, HUGE_PAGE, 4 * HUGE_PAGE]
             .into_iter()
-            .flat_map(|align| [SECTOR, 3 * SECTOR, HUGE_PAGE + SECTOR].map(|len| (len, align)))
+            .flat_map(|align| [1, 3 * 4096, HUGE_PAGE + 4096].map(|len| (len, align)))
             .map(|(len, align)| {
                 let m = Mapping::new(len, align).unwrap();
                 m.prefer_huge_pages();
-                assert_eq!((m.len(), m.base().addr().get() % align), (len, 0));
+                assert_eq!(m.len(), len.next_multiple_of(rustix::param::page_size()));
+                assert_eq!(m.base().addr().get() % align, 0);
                 m
             })
             .collect();
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_nobody_has_is_refused() {
-        assert!(Mapping::new(isize::MAX as usize / SECTOR * SECTOR, SECTOR).is_none());
-        assert!(Mapping::new(usize::MAX / SECTOR * SECTOR, HUGE_PAGE).is_none());
+        assert!(Mapping::new(isize::MAX as usize, 1).is_none());
+        assert!(Mapping::new(usize::MAX, HUGE_PAGE).is_none());
     }
 }

@@ -83,8 +83,9 @@ impl BlockBuilder {
             common
         };
         if self.is_empty() {
-            let target = self.form.target_bytes.min(*TARGET_BYTES.end());
-            self.records.reserve_exact(target.max(key.len() + value.len()));
+            // All that the block can become, so that it never moves: a record may be larger than blocks are meant to be.
+            let alone = block_len(record_len(key.len(), value.len()), 1, 0, 1);
+            self.records.reserve_exact(alone.max(self.form.target_bytes.min(*TARGET_BYTES.end())));
         }
         self.records.push(kind as u8);
         put_varint(&mut self.records, shared as u64);
@@ -115,8 +116,7 @@ impl BlockBuilder {
             return true;
         }
         let leaves = self.leaves.len() + usize::from(self.starts_leaf());
-        let lengths = 2 * varint_len(key_len as u64) + varint_len(value_len as u64);
-        let records = self.records.len() + 1 + lengths + key_len + value_len;
+        let records = self.records.len() + record_len(key_len, value_len);
         let width = column_width(self.min_seq.min(seq), self.max_seq.max(seq));
         leaves <= MAX_LEAVES
             && block_len(records, self.seqs.len() + 1, width, leaves) <= self.form.target_bytes
@@ -163,6 +163,10 @@ impl BlockBuilder {
             0,
             0,
         ]);
+        // Leaves of tiny records run out long before the bytes do.
+        if bytes.len() < bytes.capacity() / 2 {
+            bytes.shrink_to_fit();
+        }
         let finished = FinishedBlock {
             bytes,
             first_key: std::mem::take(&mut self.first_key),
@@ -185,6 +189,11 @@ impl BlockBuilder {
     fn starts_leaf(&self) -> bool {
         self.seqs.len().is_multiple_of(self.form.leaf_records)
     }
+}
+
+/// Most bytes of a record whose key and value have these lengths.
+fn record_len(key_len: usize, value_len: usize) -> usize {
+    1 + 2 * varint_len(key_len as u64) + varint_len(value_len as u64) + key_len + value_len
 }
 
 /// Bytes per record in the sequence column.

@@ -289,6 +289,17 @@ fn blocks_beyond_64_kib_get_wide_offsets() {
 }
 
 #[test]
+fn a_block_takes_no_more_memory_than_it_may_fill() {
+    let target = BlockForm::default().target_bytes;
+    for value in [0, target - 100, target - 50, target, 3 * target, 100_000] {
+        let block = build(&[rec(b"a key of 16 byte", 7, &vec![b'v'; value])], 16);
+        let most =
+            if block.bytes.len() < target / 2 { block.bytes.len() } else { target.max(block.bytes.len()) };
+        assert!(block.bytes.capacity() <= most, "{value}: {} of {most}", block.bytes.capacity());
+    }
+}
+
+#[test]
 fn a_block_without_records_is_valid_and_holds_nothing() {
     let built = BlockBuilder::new(BlockForm::default()).finish();
     let b = Block::parse(&built.bytes).unwrap();

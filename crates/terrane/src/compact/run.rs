@@ -140,7 +140,9 @@ impl Engine {
             in_place: pick.from == pick.to,
             dead: &dead,
         };
-        let cx = Context { engine: self, pick, form, snapshots, buffers: Arc::default() };
+        // As many as are ever in use: see the queues of [`Merge`].
+        let buffers = Buffers::new(READ_AHEAD + AHEAD * self.options.compaction_jobs() + 2);
+        let cx = Context { engine: self, pick, form, snapshots, buffers };
         let ways: Vec<Vec<ExtentRef>> = inputs.iter().map(|i| i.parts.clone()).collect();
         let mut out = Outcome::default();
         let mut read = 0;

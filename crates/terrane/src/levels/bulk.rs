@@ -17,7 +17,7 @@ pub(crate) struct Wanted {
 }
 
 /// All of `wanted`, verified and decompressed. Blocks that lie side by side are read in one go, all reads overlap, and
-/// what they bring lies in one buffer of `buffers`, until the last block is dropped.
+/// bring what they bring into one buffer of `buffers`. Blocks that are stored as they are stay there, and keep it.
 pub(crate) fn load(media: &dyn Media, wanted: &[Wanted], buffers: &Arc<Buffers>) -> Result<Vec<Vec<Bytes>>> {
     let adjacent = |a: &BlockHandle, b: &BlockHandle| a.offset.checked_add(a.stored_len) == Some(b.offset);
     // Of each read: the whole sectors that it takes, and where the bytes lie in the buffer.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use terrane_base::Result;
@@ -21,45 +21,52 @@ thread_local! {
 /// Windows up to this size give their memory to the thread's next one.
 const SMALL: usize = 32 << 10;
 
-/// Buffers that a [`Buffers`] keeps at most.
-const KEPT: usize = 8;
-
 /// Buffers grow in these steps, so that one fits where another was.
 const STEP: usize = 256 << 10;
 
 /// Memory of large reads that were given up, for the next ones: fresh memory costs a page fault and a zero for each byte.
-#[derive(Debug, Default)]
-pub(crate) struct Buffers(Mutex<Vec<AlignedBuf>>);
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    kept: Mutex<Vec<AlignedBuf>>,
+    most: usize,
+}
 
 impl Buffers {
+    /// Keeps up to `most` buffers.
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Buffers { kept: Mutex::default(), most })
+    }
+
     /// At least `len` bytes of no meaning.
     pub(super) fn take(self: &Arc<Self>, len: usize) -> Loan {
-        let mut kept = self.0.lock();
+        let mut kept = self.kept.lock();
         let fits = kept.iter().enumerate().filter(|(_, b)| b.len() >= len).min_by_key(|(_, b)| b.len());
         let buf = match fits.map(|(at, _)| at) {
             Some(at) => kept.swap_remove(at),
             None => {
                 // The new one takes the place of one that is too small, so that no more is kept than was in use at a time.
-                let _ = kept.pop();
+                let small = kept.pop();
                 drop(kept);
+                drop(small);
                 AlignedBuf::zeroed(len.next_multiple_of(STEP))
             }
         };
-        Loan { buf, home: self.clone() }
+        Loan { buf, home: Arc::downgrade(self) }
     }
 }
 
-/// A buffer that returns to its [`Buffers`] when it is dropped.
+/// A buffer that returns to its [`Buffers`] when it is dropped, if they are still there.
 #[derive(Debug)]
 pub(super) struct Loan {
     buf: AlignedBuf,
-    home: Arc<Buffers>,
+    home: Weak<Buffers>,
 }
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        let mut kept = self.home.0.lock();
-        if kept.len() < KEPT {
+        let Some(home) = self.home.upgrade() else { return };
+        let mut kept = home.kept.lock();
+        if kept.len() < home.most && !self.buf.is_empty() {
             kept.push(std::mem::take(&mut self.buf));
         }
     }
@@ -167,10 +174,10 @@ mod tests {
 
     #[test]
     fn buffers_come_back_and_no_more_are_kept_than_were_in_use() {
-        let buffers = Arc::new(Buffers::default());
-        let kept = || buffers.0.lock().iter().map(|b| b.len()).collect::<Vec<_>>();
-        drop(buffers.take(1));
-        assert_eq!(kept(), [STEP]);
+        let buffers = Buffers::new(3);
+        let kept = || buffers.kept.lock().iter().map(|b| b.len()).collect::<Vec<_>>();
+        drop((buffers.take(0), buffers.take(1)));
+        assert_eq!(kept(), [STEP], "nothing is not worth keeping");
         let first = buffers.take(STEP);
         assert_eq!((first.len(), kept().len()), (STEP, 0), "the same one");
         let larger = buffers.take(STEP + 1);
@@ -179,9 +186,12 @@ mod tests {
         assert_eq!(buffers.take(2).len(), STEP, "the smallest that does");
         drop(buffers.take(5 * STEP));
         assert_eq!(kept().len(), 2, "one that was too small has gone for it");
-        let many: Vec<_> = (0..2 * KEPT).map(|_| buffers.take(1)).collect();
+        let many: Vec<_> = (0..5).map(|_| buffers.take(1)).collect();
         drop(many);
-        assert_eq!(kept().len(), KEPT);
+        assert_eq!(kept().len(), 3);
+        let last = buffers.take(1);
+        drop(buffers);
+        assert!(!last.is_empty(), "stays when they have gone");
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Extent {
         Ok((space.offset() + u64::from(first), len as usize))
     }
 
-    /// The bytes of adjacent blocks as they were read, each verified and decompressed.
+    /// What was read where [`Extent::locate_adjacent`] said, each block verified and decompressed.
     pub(super) fn unpack_adjacent(
         &self,
         blocks: &[BlockHandle],

@@ -6,8 +6,8 @@ use terrane_media::{Media, OpenMode};
 
 use super::*;
 use crate::levels::bulk::{self, Wanted};
-use crate::levels::io;
 use crate::levels::testkit::{Record, blocks, dir, handles, machine, small_form};
+use crate::levels::{Buffers, io};
 
 const UNIT: u32 = 3;
 
@@ -37,7 +37,7 @@ fn sample(compression: Compression) -> (Arc<SimMedia>, Arc<Extent>, Vec<Finished
 
 fn many(media: &dyn Media, extent: &Arc<Extent>, blocks: &[BlockHandle]) -> Result<Vec<Bytes>> {
     let wanted = [Wanted { extent: extent.clone(), blocks: blocks.to_vec() }];
-    Ok(bulk::load(media, &wanted, &Arc::default())?.remove(0))
+    Ok(bulk::load(media, &wanted, &Buffers::new(1))?.remove(0))
 }
 
 #[test]
