@@ -111,15 +111,12 @@ impl AlignedBuf {
             // SAFETY: the size is not zero, since only growing beyond the capacity comes here.
             (NonNull::new(unsafe { alloc_zeroed(layout) }), None)
         } else {
-            let mapping =
-                Mapping::new(layout.size(), if layout.size() < HUGE_PAGE { SECTOR } else { HUGE_PAGE });
+            let align = if layout.size() < HUGE_PAGE { SECTOR } else { HUGE_PAGE };
+            // Direct I/O looks up and pins page by page.
+            let mapping = Mapping::new(layout.size(), align).inspect(Mapping::prefer_huge_pages);
             (mapping.as_ref().map(Mapping::base), mapping)
         };
         let Some(ptr) = ptr else { handle_alloc_error(layout) };
-        if let Some(mapping) = &mapping {
-            // Direct I/O looks up and pins page by page.
-            mapping.prefer_huge_pages();
-        }
         let grown = AlignedBuf { ptr, len: self.len, cap: layout.size(), mapping };
         // SAFETY: both are allocations of at least `len` bytes, and the new one is nobody else's.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr(), grown.ptr.as_ptr(), self.len) };

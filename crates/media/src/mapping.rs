@@ -20,7 +20,7 @@ pub struct Mapping {
 
 // SAFETY: the mapping is owned memory; the pointer says nothing about a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared mapping only tells where it is and how long.
+// SAFETY: a shared mapping only tells where it is.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -47,7 +47,8 @@ impl Mapping {
         Some(Mapping { base, len })
     }
 
-    /// Asks for huge pages for all of it that makes whole ones, if it is aligned to them. A system without them leaves it at small ones: that costs speed only.
+    /// Asks for huge pages for all of it that makes whole ones, if it is aligned to them. A system without them leaves it at
+    /// small ones: that costs speed only.
     pub fn prefer_huge_pages(&self) {
         #[cfg(target_os = "linux")]
         {
@@ -64,12 +65,6 @@ impl Mapping {
     /// Where it begins.
     pub fn base(&self) -> NonNull<u8> {
         self.base
-    }
-
-    /// Its bytes.
-    #[expect(clippy::len_without_is_empty, reason = "there are no empty ones")]
-    pub fn len(&self) -> usize {
-        self.len
     }
 }
 
@@ -102,19 +97,19 @@ mod tests {
             .map(|(len, align)| {
                 let m = Mapping::new(len, align).unwrap();
                 m.prefer_huge_pages();
-                assert_eq!(m.len(), len.next_multiple_of(rustix::param::page_size()));
+                assert_eq!(m.len, len.next_multiple_of(rustix::param::page_size()));
                 assert_eq!(m.base().addr().get() % align, 0);
                 m
             })
             .collect();
         for m in &all {
             // SAFETY: the mapping has so many bytes, and nobody else looks at them.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(m.base().as_ptr(), m.len()) };
+            let bytes = unsafe { std::slice::from_raw_parts_mut(m.base().as_ptr(), m.len) };
             assert!(bytes.iter().all(|&b| b == 0));
             bytes.fill(7);
         }
         all.sort_unstable_by_key(Mapping::base);
-        assert!(all.windows(2).all(|p| p[0].base().addr().get() + p[0].len() <= p[1].base().addr().get()));
+        assert!(all.windows(2).all(|p| p[0].base().addr().get() + p[0].len <= p[1].base().addr().get()));
     }
 
     #[test]

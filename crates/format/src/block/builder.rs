@@ -86,6 +86,7 @@ impl BlockBuilder {
             // All that the block can become, so that it never moves: a record may be larger than blocks are meant to be.
             let alone = block_len(record_len(key.len(), value.len()), 1, 0, 1);
             self.records.reserve_exact(alone.max(self.form.target_bytes.min(*TARGET_BYTES.end())));
+            self.first_key.extend_from_slice(key);
         }
         self.records.push(kind as u8);
         put_varint(&mut self.records, shared as u64);
@@ -94,9 +95,6 @@ impl BlockBuilder {
         self.records.extend_from_slice(&key[shared..]);
         self.records.extend_from_slice(value);
 
-        if self.is_empty() {
-            self.first_key.extend_from_slice(key);
-        }
         if !same_key {
             self.hashes.push(key_hash(key));
             self.last_key.truncate(common);
