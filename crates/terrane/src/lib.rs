@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod buffers;
 mod check;
 mod compact;
 mod db;

@@ -25,6 +25,7 @@ use terrane_format::manifest::Edit;
 use terrane_format::tombstone::RangeTombstones;
 use terrane_media::{Errand, Pool, Signal};
 
+use crate::buffers::Buffers;
 use crate::compact::busy::KeyRange;
 use crate::compact::dead::Dead;
 use crate::compact::inputs::{self, BlockOf, Input};
@@ -35,7 +36,7 @@ use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::bulk::{self, Wanted};
 use crate::levels::{
-    Buffers, Extent, ExtentRef, Heir, Heirs, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun,
+    Extent, ExtentRef, Heir, Heirs, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun,
 };
 use crate::options::{Compression, SubtableOptions};
 use crate::read::blocks::{Part, load};

@@ -8,7 +8,8 @@ use terrane_base::Result;
 use terrane_format::extent::BlockHandle;
 use terrane_media::{Media, ReadRequest};
 
-use super::{Buffers, Extent, io};
+use super::{Extent, io};
+use crate::buffers::Buffers;
 
 /// Blocks of one extent, in ascending order.
 #[derive(Debug)]

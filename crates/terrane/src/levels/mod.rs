@@ -38,7 +38,7 @@ pub(crate) mod version;
 pub(crate) mod writer;
 
 pub(crate) use extent::{Extent, Loaded, Reclaimer};
-pub(crate) use io::{Buffers, Window};
+pub(crate) use io::Window;
 pub(crate) use manifest::ManifestStore;
 pub(crate) use poison::Poison;
 pub(crate) use run::{ExtentRef, Run};

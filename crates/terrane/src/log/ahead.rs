@@ -16,9 +16,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use terrane_base::Result;
 use terrane_format::log::LOG_SECTOR;
-use terrane_media::{AlignedBuf, File, Media, Pool, Signal};
+use terrane_media::{File, Media, Pool, Signal};
 
 use super::plan::Planned;
+use crate::buffers::Buffers;
 
 /// What one task reads.
 const WINDOW: u64 = 1 << 20;
@@ -26,6 +27,9 @@ const WINDOW: u64 = 1 << 20;
 const STEP: u64 = 256 << 10;
 /// Windows asked for and not taken.
 const AHEAD: usize = 4;
+/// Buffers kept for the next windows. Those asked for, the one looked at and those that a replay inserts from are about
+/// as many.
+const KEPT: usize = 12;
 
 /// Reads a row of segments. See the module's head.
 #[derive(Debug)]
@@ -49,11 +53,11 @@ struct Asked {
 enum Slot {
     Waiting,
     /// With what was read, unless it could not be.
-    Ended(Option<Window>),
+    Ended(Option<Bytes>),
 }
 
 /// What reader and tasks share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     /// Tasks that have not ended.
     unended: AtomicUsize,
@@ -63,42 +67,24 @@ struct Shared {
     buffers: Arc<Buffers>,
 }
 
-/// Buffers that nobody uses just now: fresh memory costs more than to read into it.
-type Buffers = Mutex<Vec<AlignedBuf>>;
-
-/// A stretch of a segment in memory.
-#[derive(Debug)]
-struct Window {
-    bytes: AlignedBuf,
-    buffers: Arc<Buffers>,
-}
-
-impl Window {
-    /// Reads `len` bytes from `at` on.
-    fn read(buffers: &Arc<Buffers>, file: &dyn File, at: u64, len: u64) -> Result<Window> {
-        let mut window = Window { bytes: buffers.lock().pop().unwrap_or_default(), buffers: buffers.clone() };
-        window.bytes.resize(len as usize);
-        file.read_at(&mut window.bytes, at)?;
-        Ok(window)
-    }
-}
-
-impl AsRef<[u8]> for Window {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        self.buffers.lock().push(std::mem::take(&mut self.bytes));
-    }
+/// The `len` bytes from `at` on, in memory of `buffers`.
+fn load(buffers: &Arc<Buffers>, file: &dyn File, at: u64, len: u64) -> Result<Bytes> {
+    let len = len as usize;
+    let mut loan = buffers.take(len);
+    file.read_at(&mut loan[..len], at)?;
+    Ok(Bytes::from_owner(loan).slice(..len))
 }
 
 impl<'a> Ahead<'a> {
     pub(super) fn new(media: &'a Arc<dyn Media>, segments: &'a [Planned]) -> Self {
         let next = (0, LOG_SECTOR as u64);
-        Ahead { media, segments, next, asked: VecDeque::new(), shared: Arc::default() }
+        let shared = Shared {
+            unended: AtomicUsize::new(0),
+            over: AtomicBool::new(false),
+            signal: Signal::new(),
+            buffers: Buffers::new(KEPT),
+        };
+        Ahead { media, segments, next, asked: VecDeque::new(), shared: Arc::new(shared) }
     }
 
     /// Bytes of segment `index` from `at` on, which lies within it: some whole sectors. Never asked for places that lie
@@ -114,7 +100,7 @@ impl<'a> Ahead<'a> {
         if let Some(asked) = self.asked.pop_front_if(|a| a.place == place) {
             self.ask();
             if let Some(window) = self.wait(&asked) {
-                return Ok(Bytes::from_owner(window));
+                return Ok(window);
             }
         }
         let segment = &self.segments[index];
@@ -123,8 +109,7 @@ impl<'a> Ahead<'a> {
             _ => segment.end(),
         };
         let len = (until - at).min(STEP);
-        let window = Window::read(&self.shared.buffers, &*segment.file, at, len);
-        window.map(Bytes::from_owner).map_err(|e| e.with_offset(at))
+        load(&self.shared.buffers, &*segment.file, at, len).map_err(|e| e.with_offset(at))
     }
 
     /// Keeps tasks busy.
@@ -147,7 +132,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    fn wait(&self, asked: &Asked) -> Option<Window> {
+    fn wait(&self, asked: &Asked) -> Option<Bytes> {
         let ended = || matches!(*asked.slot.lock(), Slot::Ended(_));
         // If nobody is left to read it, nobody has.
         self.shared.signal.wait_until(&**self.media, ended).ok()?;
@@ -180,7 +165,7 @@ impl Order {
             return;
         }
         // Whoever needs it finds the error again.
-        let window = Window::read(&self.shared.buffers, &*file, at, len).ok();
+        let window = load(&self.shared.buffers, &*file, at, len).ok();
         *self.slot.lock() = Slot::Ended(window);
     }
 }

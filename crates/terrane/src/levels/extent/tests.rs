@@ -5,9 +5,10 @@ use terrane_media::sim::SimMedia;
 use terrane_media::{Media, OpenMode};
 
 use super::*;
+use crate::buffers::Buffers;
 use crate::levels::bulk::{self, Wanted};
+use crate::levels::io;
 use crate::levels::testkit::{Record, blocks, dir, handles, machine, small_form};
-use crate::levels::{Buffers, io};
 
 const UNIT: u32 = 3;
 
