@@ -171,6 +171,8 @@ fn refused_writers_do_not_make_the_damaged_piece_be_read_over_and_over() {
     let before = w.media.read_count();
     w.touch().unwrap_err();
     assert!(w.media.read_count() > before, "was not tried again in due time");
+    // What is queued still holds the machine that it is queued in.
+    w.media.shutdown();
 }
 
 #[test]
