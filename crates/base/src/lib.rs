@@ -1,4 +1,4 @@
-//! What every room of Terrane shares: errors, ids, memory budgets, metrics, waiters, seats, and the `sync` shims through
+//! What every room of Terrane shares: errors, ids, memory budgets, metrics, waiters, seats, epochs, and the `sync` shims through
 //! which lock-free code reaches atomics, so that a model checker can stand in for the real ones.
 //!
 //! This room depends on nothing of ours; everything else may depend on it.
@@ -10,6 +10,7 @@ pub mod current;
 pub mod error;
 pub mod ids;
 pub mod metrics;
+pub mod reclaim;
 pub mod seat;
 pub mod sync;
 pub mod waiter;

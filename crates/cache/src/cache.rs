@@ -132,8 +132,7 @@ impl Cache {
     }
 
     /// Calls `f` with the bytes of `key`, if they are here. The fastest access: no lock, no reference count, and no
-    /// shared write but the reference bit of a frame that is read for the first time in a while, and what every 128th epoch
-    /// guard does (see [`Cache::hold`]).
+    /// shared write but the reference bit of a frame that is read for the first time in a while.
     ///
     /// An epoch guard is held while `f` runs, and delays the freeing of whatever is evicted meanwhile: `f` should be
     /// short and not block. For longer use take a [`Pin`].
@@ -148,8 +147,8 @@ impl Cache {
     }
 
     /// Has the calling thread's accesses share one epoch guard until the hold goes: taking a guard costs an atomic
-    /// read-modify-write, and every 128th of a thread may write to a line that all readers share. As with [`Cache::with`],
-    /// what is evicted meanwhile is not freed: a hold should be short, and its holder not block.
+    /// read-modify-write. As with [`Cache::with`], what is evicted meanwhile is not freed: a hold should be short, and its
+    /// holder not block.
     #[inline]
     pub fn hold(&self) -> Hold<'_> {
         Hold(self.domain.pin())
@@ -268,7 +267,7 @@ impl Cache {
         let (shard, hash) = self.place(key);
         let guard = self.domain.pin();
         if let Some(frame) = self.shards[shard].remove(key, hash, &guard, &self.accounts) {
-            guard.retire(frame);
+            guard.retire(frame.into());
         }
         self.reclaim(&guard);
     }
@@ -278,7 +277,7 @@ impl Cache {
         for shard in &self.shards {
             let guard = self.domain.pin();
             for frame in shard.remove_extent(extent, &guard, &self.accounts) {
-                guard.retire(frame);
+                guard.retire(frame.into());
             }
             self.reclaim(&guard);
         }
@@ -298,7 +297,7 @@ impl Cache {
             self.relieve(shard, &|shard_resident| shard_resident <= goal);
             // The bookkeeping of a much larger cache could be more than the new capacity.
             let guard = self.domain.pin();
-            guard.retire(shard.compact(&guard, &self.accounts));
+            guard.retire(shard.compact(&guard, &self.accounts).into());
         }
         self.evict(0);
         (0..RECLAIM_TRIES).for_each(|_| self.domain.pin().flush());
@@ -341,7 +340,7 @@ impl Cache {
         let guard = self.domain.pin();
         let (entered, retired) = self.shards[shard].enter(&pin, hash, &guard, &self.accounts);
         if let Some(table) = retired {
-            guard.retire(table);
+            guard.retire(table.into());
         }
         drop(guard);
         match entered {
@@ -388,7 +387,7 @@ impl Cache {
             fruitless = if sweep.victims.is_empty() { fruitless + sweep.steps } else { 0 };
             self.evictions.add(sweep.victims.len() as u64);
             for frame in sweep.victims {
-                guard.retire(frame);
+                guard.retire(frame.into());
             }
             self.reclaim(&guard);
             if sweep.done || fruitless >= sweep.patience {

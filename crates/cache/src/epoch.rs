@@ -1,74 +1,55 @@
-//! When an unlinked frame or table may be freed: after every guard that could have reached it is gone.
+//! When an unlinked frame or table may be freed: after every guard that could have reached it is gone
+//! ([`terrane_base::reclaim`]).
 //!
-//! A guard costs an atomic read-modify-write on a line that its thread alone writes; one taken within another costs nothing of
-//! the kind. Every 128th of a thread looks whether the epoch can be advanced: it reads the lines of all threads, and then
-//! stores to the one that all of them read. A lookup therefore takes one guard for all of its blocks ([`crate::Cache::hold`]).
+//! Each cache has a domain of its own. On one for the whole process a reader elsewhere (a long scan of a memtable, another
+//! database) would keep this cache from freeing anything; and seeded single-threaded runs, which have to repeat exactly, would
+//! depend on what other threads of the process do. It also ends with the cache: nothing is left behind.
 //!
-//! The real thing is a crossbeam collector of the cache's own. On the process-wide one a reader elsewhere (a long scan of
-//! a memtable, another database) would keep this cache from freeing anything; and seeded single-threaded runs, which
-//! have to repeat exactly, would depend on what other threads of the process do. It also ends with the cache: nothing
-//! is left behind. Under loom a small stand-in takes its place: it frees when no guard is left at all, which is a legal,
-//! if lazy, epoch scheme, and loom then checks that nobody reads what was freed.
+//! Under loom a small stand-in takes its place: it frees when no guard is left at all, which is a legal, if lazy, epoch
+//! scheme, and loom then checks that nobody reads what was freed. The real one has models of its own.
+
+use crate::frame::Pin;
+use crate::shard::Retired;
+
+/// What is freed late.
+#[expect(dead_code, reason = "held until it may be freed, not used")]
+pub(crate) enum Garbage {
+    Frame(Pin),
+    Table(Retired),
+}
+
+impl From<Pin> for Garbage {
+    fn from(frame: Pin) -> Self {
+        Garbage::Frame(frame)
+    }
+}
+
+impl From<Retired> for Garbage {
+    fn from(table: Retired) -> Self {
+        Garbage::Table(table)
+    }
+}
 
 #[cfg(not(loom))]
 mod imp {
-    use std::marker::PhantomData;
+    use super::Garbage;
 
-    use crossbeam_epoch::{Collector, LocalHandle};
-    use thread_local::ThreadLocal;
-
-    /// Where guards come from.
-    pub(crate) struct Domain {
-        threads: ThreadLocal<Registration>,
-        collector: Collector,
-    }
-
-    /// A thread's place in the collector. When the thread ends, the next one that gets its slot takes it over.
-    struct Registration(LocalHandle);
-
-    // SAFETY: a handle must not be used by two threads at once. `ThreadLocal` gives a slot to one thread at a time, and
-    // to another one only after the first has ended, synchronised by its own lock. Guards, which also use the handle's
-    // state, cannot leave their thread, and borrow the domain, so that none is left when it is dropped.
-    unsafe impl Send for Registration {}
-
-    /// Keeps what can be reached now from being freed.
-    pub(crate) struct Guard<'d>(crossbeam_epoch::Guard, PhantomData<&'d Domain>);
-
-    impl Domain {
-        pub(crate) fn new() -> Domain {
-            Domain { threads: ThreadLocal::new(), collector: Collector::new() }
-        }
-
-        #[inline]
-        pub(crate) fn pin(&self) -> Guard<'_> {
-            let own = self.threads.get_or(|| Registration(self.collector.register()));
-            Guard(own.0.pin(), PhantomData)
-        }
-    }
-
-    impl Guard<'_> {
-        /// Drops `garbage` once nobody can reach it. It must be unlinked already.
-        pub(crate) fn retire<T: Send + 'static>(&self, garbage: T) {
-            self.0.defer(move || drop(garbage));
-        }
-
-        /// Hands this thread's garbage to all threads and frees what is ripe.
-        pub(crate) fn flush(&self) {
-            self.0.flush();
-        }
-    }
+    pub(crate) type Domain = terrane_base::reclaim::Domain<Garbage>;
+    pub(crate) type Guard<'d> = terrane_base::reclaim::Guard<'d, Garbage>;
 }
 
 #[cfg(loom)]
 mod imp {
     use loom::sync::Mutex;
 
+    use super::Garbage;
+
     pub(crate) struct Domain(Mutex<State>);
 
     #[derive(Default)]
     struct State {
         guards: usize,
-        garbage: Vec<Box<dyn Send>>,
+        garbage: Vec<Garbage>,
     }
 
     pub(crate) struct Guard<'d>(&'d Domain);
@@ -85,8 +66,8 @@ mod imp {
     }
 
     impl Guard<'_> {
-        pub(crate) fn retire<T: Send + 'static>(&self, garbage: T) {
-            self.0.0.lock().unwrap().garbage.push(Box::new(garbage));
+        pub(crate) fn retire(&self, garbage: Garbage) {
+            self.0.0.lock().unwrap().garbage.push(garbage);
         }
 
         pub(crate) fn flush(&self) {}

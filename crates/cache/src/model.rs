@@ -41,18 +41,18 @@ impl World {
         let guard = self.domain.pin();
         let first = AtomicUsize::new(0);
         let sweep = self.shard.sweep(&self.accounts, &guard, &|_| first.fetch_add(1, Ordering::Relaxed) > 0);
-        sweep.victims.into_iter().for_each(|frame| guard.retire(frame));
+        sweep.victims.into_iter().for_each(|frame| guard.retire(frame.into()));
     }
 
     fn replace_table(&self) {
         let guard = self.domain.pin();
-        guard.retire(self.shard.compact(&guard, &self.accounts));
+        guard.retire(self.shard.compact(&guard, &self.accounts).into());
     }
 
     fn remove(&self, key: FrameKey) {
         let guard = self.domain.pin();
         if let Some(frame) = self.shard.remove(key, key.hash(), &guard, &self.accounts) {
-            guard.retire(frame);
+            guard.retire(frame.into());
         }
     }
 

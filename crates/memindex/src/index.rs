@@ -27,6 +27,7 @@ pub enum IndexKind {
     Skiplist,
 }
 
+#[expect(clippy::large_enum_variant, reason = "the tree is what nearly all are: a box would cost a load")]
 pub(crate) enum Structure {
     Art(Art),
     Skiplist(Box<List>),

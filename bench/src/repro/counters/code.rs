@@ -24,7 +24,7 @@ impl Code {
         let mut code = Code::default();
         let mut objdump = Command::new("objdump");
         objdump.args(["-d", "-C", "--no-show-raw-insn"]).arg(object);
-        tool::lines(&mut objdump, &mut |line| code.read(line))?;
+        tool::lines(&mut objdump, &mut |line| code.read(line)).map_err(|e| format!("{object}: {e}"))?;
         Ok(code)
     }
 

@@ -26,7 +26,8 @@ impl Places {
             addr2line.args(["-a", "-i", "-f", "-C", "-e", object]);
             addr2line.args(sites.iter().map(|s| format!("{:#x}", s.address)));
             let mut said = Vec::new();
-            tool::lines(&mut addr2line, &mut |line| said.push(line.to_owned()))?;
+            tool::lines(&mut addr2line, &mut |line| said.push(line.to_owned()))
+                .map_err(|e| format!("{object}: {e}"))?;
             for (address, frames) in frames(&said) {
                 if let Some(name) = name(&frames) {
                     self.0.insert(Site { object: object.into(), address }, name);

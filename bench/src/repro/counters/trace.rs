@@ -1,10 +1,9 @@
 //! What lookups touch in memory, thread by thread, from the trace of valgrind's lackey: which lines of 64 bytes are written
 //! that other threads touch too.
 //!
-//! The trace lists instructions and what they load and store, of one thread after the other, and does not name the thread. So a
-//! lookup is taken from its function's entry to the return to its caller, and belongs to the stack that the return address
-//! was put on: threads of one workload call from the same depth. Lookups in which threads took turns (another one begins, or
-//! returns, before the first does) are left out, and so are each thread's first ones, which set up what it keeps for itself.
+//! The trace lists instructions and what they load and store; valgrind runs one thread after the other, and its scheduler
+//! says between the lines which one goes on. A lookup is taken from its function's entry to the return to its caller. Each
+//! thread's first ones do not count: they set up what it keeps for itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -49,45 +48,36 @@ struct Line {
 
 /// A lookup that is under way.
 struct Lookup {
-    thread: usize,
     /// Where it returns to.
     back: u64,
     /// Instruction, address, whether it stores.
     touched: Vec<(u64, u64, bool)>,
 }
 
-/// See the module's head.
-pub(super) struct Trace {
+/// A thread, as far as the trace has come.
+#[derive(Default)]
+struct Thread {
     /// The last instruction, and where the next one stands behind it.
     at: u64,
     next: u64,
-    /// The last store, and the last load.
-    stored: u64,
-    loaded: u64,
     now: Option<Lookup>,
-    /// Stacks seen, and the lookups of each.
-    threads: Vec<(u64, u64)>,
+    lookups: u64,
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub(super) struct Trace {
+    /// Which thread goes on, from 0.
+    running: usize,
+    threads: Vec<Thread>,
     lines: HashMap<u64, Line>,
     lookups: u64,
 }
 
 impl Trace {
-    fn new() -> Trace {
-        Trace {
-            at: 0,
-            next: 0,
-            stored: 0,
-            loaded: 0,
-            now: None,
-            threads: Vec::new(),
-            lines: HashMap::new(),
-            lookups: 0,
-        }
-    }
-
     /// Follows lookups that begin at the address `entry`, whatever that is at the time, to the end of the trace.
     pub(super) fn read(from: impl Read, entry: &AtomicU64) -> Result<Trace, Failure> {
-        let mut trace = Trace::new();
+        let mut trace = Trace::default();
         let mut outcome = Ok(());
         tool::each_line(from, &mut |line| {
             if outcome.is_ok() {
@@ -97,15 +87,19 @@ impl Trace {
         outcome.map(|()| trace)
     }
 
-    /// One line: `I  ADDRESS,SIZE`, or ` L`, ` S`, ` M` (both) and the same. Anything else is no part of the trace.
+    /// One line: `I  ADDRESS,SIZE`, or ` L`, ` S`, ` M` (both) and the same, or what the scheduler says. Anything else is no part
+    /// of the trace.
     fn see(&mut self, line: &str, entry: u64) -> Result<(), Failure> {
+        if line.starts_with("--") {
+            return resumed(line).map_or(Ok(()), |thread| self.resume(thread));
+        }
         let Some((kind, place)) = line.split_at_checked(3) else { return Ok(()) };
         let Some((address, size)) = place.split_once(',') else { return Ok(()) };
         let (Ok(address), Ok(size)) = (u64::from_str_radix(address, 16), size.parse::<u64>()) else {
             return Ok(());
         };
         match kind {
-            "I  " => self.step(address, size, entry)?,
+            "I  " => self.step(address, size, entry),
             " L " => self.touch(address, false),
             " S " => self.touch(address, true),
             " M " => {
@@ -117,46 +111,42 @@ impl Trace {
         Ok(())
     }
 
-    fn step(&mut self, address: u64, size: u64, entry: u64) -> Result<(), Failure> {
-        if address == entry {
-            let thread = self.thread(self.stored)?;
-            // One that did not return is lost: another thread began meanwhile.
-            self.now = Some(Lookup { thread, back: self.next, touched: Vec::new() });
-        } else if let Some(lookup) = self.now.take_if(|l| l.back == address)
-            // Else another thread returns, from a lookup that was lost.
-            && self.threads[lookup.thread].0 == self.loaded
-        {
-            self.over(lookup);
+    /// Thread `number`, of those from 1 on, goes on.
+    fn resume(&mut self, number: usize) -> Result<(), Failure> {
+        if !(1..=MOST_THREADS).contains(&number) {
+            return Err(format!("thread {number}: {MOST_THREADS} can be told apart").into());
         }
-        (self.at, self.next) = (address, address + size);
+        self.running = number - 1;
+        if self.threads.len() < number {
+            self.threads.resize_with(number, Thread::default);
+        }
         Ok(())
     }
 
-    fn thread(&mut self, stack: u64) -> Result<usize, Failure> {
-        if let Some(known) = self.threads.iter().position(|&(s, _)| s == stack) {
-            return Ok(known);
+    fn step(&mut self, address: u64, size: u64, entry: u64) {
+        let Some(thread) = self.threads.get_mut(self.running) else { return };
+        let next = std::mem::replace(&mut thread.next, address + size);
+        thread.at = address;
+        if address == entry {
+            thread.now = Some(Lookup { back: next, touched: Vec::new() });
+        } else if let Some(lookup) = thread.now.take_if(|l| l.back == address) {
+            thread.lookups += 1;
+            if thread.lookups > FIRST {
+                self.over(lookup);
+            }
         }
-        if self.threads.len() == MOST_THREADS {
-            return Err(format!("more than {MOST_THREADS} threads look up").into());
-        }
-        self.threads.push((stack, 0));
-        Ok(self.threads.len() - 1)
     }
 
     fn touch(&mut self, address: u64, store: bool) {
-        *(if store { &mut self.stored } else { &mut self.loaded }) = address;
-        let at = self.at;
-        if let Some(l) = &mut self.now {
-            l.touched.push((at, address, store));
+        if let Some(thread) = self.threads.get_mut(self.running)
+            && let Some(lookup) = &mut thread.now
+        {
+            lookup.touched.push((thread.at, address, store));
         }
     }
 
     fn over(&mut self, lookup: Lookup) {
-        let thread = lookup.thread;
-        self.threads[thread].1 += 1;
-        if self.threads[thread].1 <= FIRST {
-            return;
-        }
+        let thread = self.running;
         self.lookups += 1;
         for (at, address, store) in lookup.touched {
             let line = self.lines.entry(address / LINE_BYTES).or_default();
@@ -174,7 +164,7 @@ impl Trace {
     pub(super) fn finish(self) -> Shared {
         let mut shared = Shared {
             lookups: self.lookups,
-            threads: self.threads.iter().filter(|(_, n)| *n > FIRST).count(),
+            threads: self.threads.iter().filter(|t| t.lookups > FIRST).count(),
             ..Shared::default()
         };
         for line in self.lines.values() {
@@ -196,6 +186,12 @@ impl Trace {
     }
 }
 
+/// The thread that has become the one to run, if this line of the scheduler's says so: `--PID--   SCHED[3]:  acquired lock (...)`.
+fn resumed(line: &str) -> Option<usize> {
+    let (number, what) = line.split_once("SCHED[")?.1.split_once("]:")?;
+    what.trim_start().starts_with("acquired lock").then(|| number.parse().ok())?
+}
+
 fn add<K: PartialEq>(counts: &mut Vec<(K, u64)>, key: K) {
     match counts.iter_mut().find(|(k, _)| *k == key) {
         Some((_, n)) => *n += 1,
@@ -207,10 +203,19 @@ fn add<K: PartialEq>(counts: &mut Vec<(K, u64)>, key: K) {
 mod tests {
     use super::*;
 
-    /// A lookup of the thread with `stack` that does `inside`, called from 0x9000.
-    fn lookup(stack: u64, inside: &str) -> String {
-        format!("I  9000,5\n S {stack:x},8\nI  1000,4\n{inside}I  1004,1\n L {stack:x},8\nI  9005,3\n")
+    fn on(thread: usize, text: &str) -> String {
+        format!(
+            "--7--   SCHED[{thread}]:  acquired lock (VG_(scheduler))\n{text}--7--   SCHED[{thread}]: releasing lock (x)\n"
+        )
     }
+
+    /// A lookup that does `inside`, called from 0x9000.
+    fn lookup(thread: usize, inside: &str) -> String {
+        on(thread, &format!("{BEGUN}{inside}{ENDED}"))
+    }
+
+    const BEGUN: &str = "I  9000,5\n S a000,8\nI  1000,4\n";
+    const ENDED: &str = "I  1004,1\n L a000,8\nI  9005,3\n";
 
     fn shared(text: &str) -> Shared {
         Trace::read(text.as_bytes(), &AtomicU64::new(0x1000)).unwrap().finish()
@@ -218,13 +223,13 @@ mod tests {
 
     /// Past the lookups that do not count.
     fn first() -> String {
-        (lookup(0xa000, "") + &lookup(0xb000, "")).repeat(FIRST as usize)
+        (lookup(1, "") + &lookup(2, "")).repeat(FIRST as usize)
     }
 
     #[test]
     fn a_line_that_two_threads_write_is_told_with_its_instruction() {
         let inside = "I  1010,3\n M 5000,8\n";
-        let text = format!("==1== lackey\n{}{}{}", first(), lookup(0xa000, inside), lookup(0xb000, inside));
+        let text = format!("==7== lackey\n{}{}{}", first(), lookup(1, inside), lookup(2, inside));
         let s = shared(&text);
         assert_eq!((s.lookups, s.threads, s.stores), (2, 2, 2));
         assert_eq!(s.written_by_many, BTreeMap::from([(0x1010, 2)]));
@@ -233,28 +238,33 @@ mod tests {
 
     #[test]
     fn lines_of_one_thread_are_its_own_until_another_reads_them() {
-        let own = format!("{}{}", first(), lookup(0xa000, "I  1010,3\n S 5000,8\n"));
+        let own = format!("{}{}", first(), lookup(1, "I  1010,3\n S 5000,8\n"));
         let s = shared(&own);
         assert!(s.written_by_many.is_empty() && s.read_by_others.is_empty());
-        let s = shared(&(own + &lookup(0xb000, "I  1020,3\n L 5020,8\n")));
+        let s = shared(&(own + &lookup(2, "I  1020,3\n L 5020,8\n")));
         assert!(s.written_by_many.is_empty());
         assert_eq!((s.read_by_others, s.loads_by_others), (BTreeMap::from([(0x1010, 1)]), 1));
     }
 
     #[test]
-    fn lookups_between_which_threads_took_turns_do_not_count() {
-        let begun = "I  9000,5\n S a000,8\nI  1000,4\n S 5000,8\n";
-        let s = shared(&format!("{}{begun}{}", first(), lookup(0xb000, "I  1010,3\n S 5000,8\n")));
-        assert_eq!((s.lookups, s.stores), (1, 1));
+    fn what_other_threads_do_meanwhile_is_theirs() {
+        let own = "I  1010,3\n S 5000,8\n";
+        // The second one's lookup, and what a third does outside of any, lie within the first one's.
+        let within = lookup(2, "I  1020,3\n S 6000,8\n") + &on(3, "I  2000,3\n S 5008,8\nI  9005,3\n");
+        let s = shared(&(first() + &on(1, &format!("{BEGUN}{own}")) + &within + &on(1, ENDED)));
+        assert_eq!((s.lookups, s.threads, s.stores), (2, 2, 2));
         assert!(s.written_by_many.is_empty());
-        // One that had begun before the first goes on to its end within it.
-        let s = shared(&format!("{}{begun}I  1010,3\n S 5000,8\nI  1004,1\n L b000,8\nI  9005,3\n", first()));
-        assert_eq!((s.lookups, s.stores), (0, 0));
     }
 
     #[test]
     fn the_first_lookups_of_a_thread_do_not_count() {
-        let s = shared(&lookup(0xa000, "I  1010,3\n S 5000,8\n"));
+        let s = shared(&lookup(1, "I  1010,3\n S 5000,8\n"));
         assert_eq!((s.lookups, s.stores), (0, 0));
+    }
+
+    #[test]
+    fn more_threads_than_can_be_told_apart_are_an_error() {
+        let text = on(MOST_THREADS + 1, "");
+        assert!(Trace::read(text.as_bytes(), &AtomicU64::new(0)).is_err());
     }
 }

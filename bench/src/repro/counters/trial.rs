@@ -78,6 +78,7 @@ impl Trial<'_> {
         file.push(out.path().join("profile"));
         under.push(file);
         let mut worker = self.begin(&under, Stdio::inherit())?;
+        self.warm(&mut worker)?;
         let ops = self.work(&mut worker)?;
         worker.stop()?;
         let mut profile = Profile::default();
@@ -102,7 +103,14 @@ impl Trial<'_> {
 
     /// Follows what each thread's lookups touch in memory. `entry` is where in this program a lookup begins.
     pub(super) fn trace(&self, entry: u64) -> Result<(Shared, Maps), Failure> {
-        let under = ["valgrind", "--tool=lackey", "--vgdb=no", "--trace-mem=yes", "--basic-counts=no"];
+        let under = [
+            "valgrind",
+            "--tool=lackey",
+            "--vgdb=no",
+            "--trace-sched=yes",
+            "--trace-mem=yes",
+            "--basic-counts=no",
+        ];
         let (from, to) = std::io::pipe()?;
         // Known once the worker runs; it is read from its first word on, lest it wait for a reader.
         let at = AtomicU64::new(u64::MAX);
@@ -112,6 +120,7 @@ impl Trial<'_> {
             let maps = Maps::of(worker.pid())?;
             let own = std::env::current_exe()?;
             let base = maps.base(&own).ok_or("a worker does not have its program in memory")?;
+            self.warm(&mut worker)?;
             at.store(base + entry, Ordering::Relaxed);
             self.work(&mut worker)?;
             worker.stop()?;
@@ -150,10 +159,14 @@ impl Trial<'_> {
         Ok(dir)
     }
 
-    fn work(&self, worker: &mut Worker) -> Result<u64, Failure> {
+    fn warm(&self, worker: &mut Worker) -> Result<(), Failure> {
         if self.workload.start() == Start::Loaded {
             worker.order(&Order::Warm)?;
         }
+        Ok(())
+    }
+
+    fn work(&self, worker: &mut Worker) -> Result<u64, Failure> {
         let plan = Plan {
             workload: self.workload,
             threads: self.args.threads[0],

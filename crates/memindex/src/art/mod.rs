@@ -43,7 +43,7 @@ use crate::record::{Record, RecordPtr};
 use lock::Wait;
 use node::{NodeRef, Slot};
 use pool::Pool;
-use reclaim::{Guard, pin};
+use reclaim::{Domain, Guard};
 use word::Kind;
 
 pub(crate) use node::MAX_DEPTH;
@@ -66,6 +66,7 @@ struct Changed;
 
 /// See the module's head.
 pub(crate) struct Art {
+    domain: Domain,
     pool: Pool,
     /// A Node256 at depth 0, never replaced.
     root: Word,
@@ -106,7 +107,7 @@ impl Art {
         let root = pool.node(Kind::N256);
         root.start(&[], Word::EMPTY);
         let root = root.word(0);
-        Art { pool, root }
+        Art { domain: Domain::new(), pool, root }
     }
 
     /// Bytes taken from the budget.
@@ -117,7 +118,7 @@ impl Art {
     /// The newest version of `key` at or below `snapshot`.
     #[inline]
     pub(crate) fn get(&self, key: &[u8], snapshot: Seq) -> Option<Record<'_>> {
-        let guard = pin();
+        let guard = self.domain.pin();
         match self.leaf(self.find(key, &guard))? {
             Leaf::One(record) => {
                 let record = self.read(record);
@@ -142,7 +143,7 @@ impl Art {
                 if newest.seq <= snapshot {
                     return Some(newest);
                 }
-                list.at_or_below(snapshot, &pin())?
+                list.at_or_below(snapshot, &self.domain.pin())?
             }
         };
         Some(self.read(record)).filter(|record| record.seq <= snapshot)
@@ -158,7 +159,7 @@ impl Art {
 
     /// The only leaf that `key` can be at. Its path may differ from the key's in bytes that were skipped.
     #[inline]
-    fn find(&self, key: &[u8], _pinned: &Guard) -> Word {
+    fn find(&self, key: &[u8], _pinned: &Guard<'_>) -> Word {
         let mut node = self.node(self.root);
         let mut depth = 0;
         loop {
@@ -178,7 +179,7 @@ impl Art {
 
     /// Adds `record`, whose key and sequence are given as well.
     pub(crate) fn insert(&self, key: &[u8], seq: Seq, record: RecordPtr) -> Inserted {
-        let guard = pin();
+        let guard = self.domain.pin();
         let mut wait = Wait::new();
         loop {
             match self.try_insert(key, seq, record, &guard) {
@@ -193,7 +194,7 @@ impl Art {
         key: &[u8],
         seq: Seq,
         record: RecordPtr,
-        guard: &Guard,
+        guard: &Guard<'_>,
     ) -> Result<Inserted, Changed> {
         let mut parent = None;
         let mut here = Seen::new(self.node(self.root))?;
@@ -282,7 +283,7 @@ impl Art {
         prefix: usize,
         byte: u8,
         child: Word,
-        guard: &Guard,
+        guard: &Guard<'_>,
     ) -> Result<(), Changed> {
         let Some((parent, parent_byte)) = parent.filter(|_| here.node.is_full()) else {
             // The root is never full.
@@ -318,7 +319,7 @@ impl Art {
         leaf: Word,
         seq: Seq,
         record: RecordPtr,
-        guard: &Guard,
+        guard: &Guard<'_>,
     ) -> Result<Inserted, Changed> {
         let only = match self.leaf(leaf).ok_or(Changed)? {
             Leaf::Many(list) => {

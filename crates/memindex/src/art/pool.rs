@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use terrane_base::MemoryBudget;
 
 use crate::art::node::{Node, Node4, Node16, Node48, Node256, NodeRef};
-use crate::art::reclaim::{Guard, retire};
+use crate::art::reclaim::Guard;
 use crate::art::versions::{Entry, VersionList};
 use crate::art::word::Kind;
 use crate::memory::Memory;
@@ -34,7 +34,7 @@ struct FreeList {
     addresses: Mutex<Vec<usize>>,
 }
 
-/// All free lists. Shared with what is waiting in the epochs, which may outlast the index; owns none of the memory.
+/// All free lists. Shared with what is waiting in the epochs; owns none of the memory.
 struct FreeLists([FreeList; CLASSES]);
 
 impl FreeLists {
@@ -54,6 +54,19 @@ impl FreeLists {
         let address = addresses.pop()?;
         self.0[class].count.store(addresses.len(), Ordering::Relaxed);
         Some(address)
+    }
+}
+
+/// Memory that was taken out of the tree: it may serve again when this is dropped.
+pub(crate) struct Reuse {
+    free: Arc<FreeLists>,
+    class: usize,
+    address: usize,
+}
+
+impl Drop for Reuse {
+    fn drop(&mut self) {
+        self.free.put(self.class, self.address);
     }
 }
 
@@ -111,7 +124,7 @@ impl Pool {
     }
 
     /// Gives back a node that was taken out of the tree, once nobody reads it any more.
-    pub(crate) fn retire_node(&self, node: NodeRef<'_>, guard: &Guard) {
+    pub(crate) fn retire_node(&self, node: NodeRef<'_>, guard: &Guard<'_>) {
         self.retire(node.kind() as usize, node.address(), guard);
     }
 
@@ -144,14 +157,11 @@ impl Pool {
     }
 
     /// Gives back an array that was replaced, once nobody reads it any more.
-    pub(crate) fn retire_entries(&self, address: usize, count: usize, guard: &Guard) {
+    pub(crate) fn retire_entries(&self, address: usize, count: usize, guard: &Guard<'_>) {
         self.retire(entries_class(count), address, guard);
     }
 
-    fn retire(&self, class: usize, address: usize, guard: &Guard) {
-        let free = Arc::clone(&self.free);
-        // SAFETY: callers took the memory out of the tree first. Putting an address on a list touches no memory of the
-        // pool, and the list is kept alive by the closure.
-        unsafe { retire(guard, move || free.put(class, address)) };
+    fn retire(&self, class: usize, address: usize, guard: &Guard<'_>) {
+        guard.retire(Reuse { free: Arc::clone(&self.free), class, address });
     }
 }

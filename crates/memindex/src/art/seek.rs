@@ -9,7 +9,6 @@ use std::cmp::Ordering as Order;
 
 use crate::art::lock::VersionLock;
 use crate::art::node::NodeRef;
-use crate::art::reclaim::pin;
 use crate::art::{Art, Word};
 
 /// Which way to go.
@@ -48,20 +47,20 @@ impl Art {
     /// The leaf of the first key at or after `key` (`Up`), or the last at or before it (`Down`); [`Word::EMPTY`] if
     /// there is none.
     pub(crate) fn seek(&self, path: &mut Path, key: &[u8], way: Way) -> Word {
-        let _guard = pin();
+        let _guard = self.domain.pin();
         self.seek_pinned(path, key, way)
     }
 
     /// The leaf of the smallest key (`Up`) or the largest (`Down`).
     pub(crate) fn seek_end(&self, path: &mut Path, way: Way) -> Word {
-        let _guard = pin();
+        let _guard = self.domain.pin();
         self.restart(path);
         self.descend(path, self.root, way)
     }
 
     /// The leaf after the current one in the direction of `way`. `leaf` is the current one, to which `path` leads.
     pub(crate) fn step(&self, path: &mut Path, leaf: Word, way: Way) -> Word {
-        let _guard = pin();
+        let _guard = self.domain.pin();
         path.unchecked = path.stops.len();
         match self.advance(path, way) {
             Some(next) => next,

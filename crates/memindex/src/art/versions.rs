@@ -87,7 +87,7 @@ impl VersionList {
     }
 
     /// The record of the newest version at or below `snapshot`.
-    pub(crate) fn at_or_below(&self, snapshot: Seq, _pinned: &Guard) -> Option<RecordPtr> {
+    pub(crate) fn at_or_below(&self, snapshot: Seq, _pinned: &Guard<'_>) -> Option<RecordPtr> {
         let mut wait = Wait::new();
         loop {
             let word = self.lock.load(Ordering::Acquire);
@@ -107,7 +107,7 @@ impl VersionList {
     }
 
     /// Adds a version. False if the sequence is there already.
-    pub(crate) fn insert(&self, seq: Seq, record: RecordPtr, pool: &Pool, guard: &Guard) -> bool {
+    pub(crate) fn insert(&self, seq: Seq, record: RecordPtr, pool: &Pool, guard: &Guard<'_>) -> bool {
         let word = self.acquire();
         let len = self.len.load(Ordering::Relaxed) as usize;
         let entries = self.entries(len);
@@ -141,7 +141,7 @@ impl VersionList {
     }
 
     /// Doubles the array. The old one stays readable for whoever is pinned.
-    fn grow(&self, len: usize, pool: &Pool, guard: &Guard) {
+    fn grow(&self, len: usize, pool: &Pool, guard: &Guard<'_>) {
         let old = self.array.load(Ordering::Relaxed);
         let array = pool.entries(2 * len);
         for (new, old) in array.iter().zip(self.entries(len)) {
