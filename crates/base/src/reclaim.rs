@@ -13,7 +13,7 @@
 //!
 //! *When a thing may go.* A thing that is handed over in epoch `e` goes once the epoch is `e + 2`, hence after two looks over all
 //! slots, both begun after it was unreachable. Take a reader that may have come by the thing:
-//! * It wrote its slot, and then passed a full barrier, before it read anything ([`Slot::enter`]); a look begins with one. If the
+//! * It wrote its slot, and then passed a full barrier, before it read anything (`Slot::enter`); a look begins with one. If the
 //!   reader's barrier is the later one, it reads what had been written before the look, so the thing was out of its reach. If it is
 //!   the earlier one, the look sees the slot.
 //! * A slot that says less than the present epoch (its reader had loaded the epoch, and was slow to say so) stops the epoch.
