@@ -6,8 +6,8 @@ use crate::command::{Counts, cargo, tests};
 use crate::{Failure, Outcome};
 
 /// Rooms with protocols that loom explores.
-const MODELS: [&str; 5] =
-    ["terrane-base", "terrane-commit", "terrane-cache", "terrane-memindex", "terrane-media"];
+const MODELS: [&str; 6] =
+    ["terrane-base", "terrane-commit", "terrane-cache", "terrane-memindex", "terrane-media", "terrane-locks"];
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {

@@ -9,6 +9,9 @@ use std::sync::Arc;
 /// Result with Terrane's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Bytes of a key that the text of an error shows.
+const SHOWN_KEY: usize = 64;
+
 /// What a caller can do about an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -40,6 +43,15 @@ pub enum ErrorKind {
     Unsupported,
     /// The operation was cancelled, or the database is closing.
     Closed,
+    /// Another transaction changed what this one was about to change, or had read, after its snapshot was taken. Roll back and
+    /// try again.
+    WriteConflict,
+    /// Another transaction holds the lock, and the caller did not want to wait. Try again later.
+    LockBusy,
+    /// Another transaction held the lock for longer than the caller wanted to wait. Roll back, or try again.
+    LockTimeout,
+    /// Transactions waited for each other in a circle, and this one was chosen to give way. Roll back and try again.
+    Deadlock,
 }
 
 impl ErrorKind {
@@ -59,6 +71,10 @@ impl ErrorKind {
             ErrorKind::SubtableDropped => "subtable dropped",
             ErrorKind::Unsupported => "unsupported",
             ErrorKind::Closed => "closed",
+            ErrorKind::WriteConflict => "write conflict",
+            ErrorKind::LockBusy => "lock busy",
+            ErrorKind::LockTimeout => "lock timeout",
+            ErrorKind::Deadlock => "deadlock",
         }
     }
 }
@@ -81,6 +97,7 @@ struct Inner {
     file: Option<PathBuf>,
     offset: Option<u64>,
     subtable: Option<String>,
+    key: Option<Vec<u8>>,
     hint: Option<String>,
     source: Option<Arc<io::Error>>,
 }
@@ -94,6 +111,7 @@ impl Error {
             file: None,
             offset: None,
             subtable: None,
+            key: None,
             hint: None,
             source: None,
         }))
@@ -158,6 +176,16 @@ impl Error {
         self
     }
 
+    /// Adds the key concerned, unless one is named already.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        let inner = self.inner_mut();
+        if inner.key.is_none() {
+            inner.key = Some(key.into());
+        }
+        self
+    }
+
     /// Adds what the user can do, unless a hint is there already.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -201,6 +229,17 @@ impl Error {
         self.0.subtable.as_deref()
     }
 
+    /// The key concerned.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.0.key.as_deref()
+    }
+
+    /// Whether the same transaction, begun anew, may well succeed: others were in its way.
+    pub fn should_retry(&self) -> bool {
+        use ErrorKind::{Deadlock, LockBusy, LockTimeout, WriteConflict};
+        matches!(self.kind(), WriteConflict | LockBusy | LockTimeout | Deadlock)
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
@@ -218,6 +257,11 @@ impl fmt::Display for Error {
         let mut sep = " (";
         if let Some(s) = &i.subtable {
             write!(f, "{sep}subtable {s:?}")?;
+            sep = ", ";
+        }
+        if let Some(k) = &i.key {
+            write!(f, "{sep}key \"{}\"", k[..k.len().min(SHOWN_KEY)].escape_ascii())?;
+            f.write_str(if k.len() > SHOWN_KEY { "..." } else { "" })?;
             sep = ", ";
         }
         if let Some(p) = &i.file {
@@ -266,6 +310,15 @@ mod tests {
             "corruption: block checksum mismatch (subtable \"users\", file data-000001, offset 65536); \
              hint: run `terrane check`"
         );
+    }
+
+    #[test]
+    fn keys_are_shown_in_part_and_what_is_worth_a_retry_says_so() {
+        let e = Error::new(ErrorKind::WriteConflict, "x").with_subtable("t").with_key([0, b'a']);
+        assert_eq!(e.to_string(), "write conflict: x (subtable \"t\", key \"\\x00a\")");
+        assert!(e.should_retry() && !Error::corruption("x").should_retry());
+        assert!(e.clone().with_key("b").key() == Some(&[0, b'a']));
+        assert!(Error::corruption("x").with_key([b'a'; 100]).to_string().ends_with("a\"...)"));
     }
 
     #[test]

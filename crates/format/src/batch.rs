@@ -6,10 +6,10 @@
 //!          4  u32  number of operations
 //!          8  u64  LSN at which the entry starts
 //!         16  u32  open-generation of the log that the entry was written under
-//!         20  u32  entry kind: 0 batch, 1 no-op (others: a newer version)
+//!         20  u32  entry kind: 0 batch, 1 no-op, 2 prepare, 3 commit, 4 rollback (others: a newer version)
 //!         24  u32  CRC of the body
 //!         28  u32  CRC of bytes 0..28
-//! body        operations, one behind the other
+//! body        operations, one behind the other (of kinds 2 to 4: see [`crate::prepared`])
 //! op          u8 kind | varint subtable | varint length, key | by kind:
 //!             put, value reference: varint length, value
 //!             range delete:         varint length, end key
@@ -109,6 +109,12 @@ pub enum EntryKind {
     Batch = 0,
     /// Nothing: the body is not checked and not read.
     NoOp = 1,
+    /// A transaction that may still be committed or rolled back, whatever happens.
+    Prepare = 2,
+    /// The operations of a prepared transaction: from here on they count.
+    Commit = 3,
+    /// The end of a prepared transaction that comes to nothing.
+    Rollback = 4,
 }
 
 /// The header of an entry.
@@ -201,6 +207,9 @@ pub fn decode_header(bytes: &[u8]) -> Result<EntryHeader> {
     let kind = match kind {
         0 => EntryKind::Batch,
         1 => EntryKind::NoOp,
+        2 => EntryKind::Prepare,
+        3 => EntryKind::Commit,
+        4 => EntryKind::Rollback,
         other => {
             return Err(Error::new(
                 ErrorKind::NewerFormat,

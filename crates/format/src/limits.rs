@@ -10,6 +10,8 @@ pub const MAX_BOUND: usize = MAX_KEY + 1;
 pub const MAX_VALUE: usize = 1 << 30;
 /// Longest subtable name in bytes.
 pub const MAX_NAME: usize = 255;
+/// Longest name of a prepared transaction in bytes.
+pub const MAX_XID: usize = 255;
 /// Most subtables alive at one time.
 pub const MAX_SUBTABLES: usize = 1 << 20;
 

@@ -43,6 +43,15 @@ pub(crate) struct LargePut {
     pub(crate) value: Vec<u8>,
 }
 
+/// A length of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    body: usize,
+    pub(crate) count: u32,
+    large: usize,
+    tables: usize,
+}
+
 impl WriteBatch {
     /// An empty batch.
     pub fn new() -> Self {
@@ -152,7 +161,34 @@ impl WriteBatch {
         Ok(table.id)
     }
 
+    /// The encoded operations, without large puts.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    pub(crate) fn large(&self) -> &[LargePut] {
+        &self.large
+    }
+
+    /// How far it has come, to come back to.
+    pub(crate) fn mark(&self) -> Mark {
+        let (body, large, tables) = (self.body.len(), self.large.len(), self.tables.len());
+        Mark { body, count: self.count, large, tables }
+    }
+
+    /// Forgets the operations that were added after `mark` was taken.
+    pub(crate) fn truncate(&mut self, mark: Mark) {
+        self.body.truncate(mark.body);
+        self.count = mark.count;
+        self.large.truncate(mark.large);
+        self.tables.truncate(mark.tables);
+    }
+
     pub(crate) fn tables(&self) -> &[Arc<Table>] {
+        &self.tables
+    }
+
+    pub(crate) fn tables_held(&self) -> &Tables {
         &self.tables
     }
 
@@ -171,6 +207,11 @@ impl WriteBatch {
         }
         body.extend_from_slice(&self.body[from..]);
         self.body = body;
+    }
+
+    /// Operations that are encoded already, on these subtables.
+    pub(crate) fn from_parts(body: Vec<u8>, count: u32, tables: Tables) -> Self {
+        WriteBatch { body, count, tables, large: Vec::new() }
     }
 
     /// The encoded operations, their number and CRC, and the subtables.

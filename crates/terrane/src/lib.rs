@@ -36,6 +36,7 @@ mod options;
 mod read;
 mod recovery;
 mod tombstone;
+mod txn;
 
 pub use batch::WriteBatch;
 pub use check::{CheckReport, Progress};
@@ -49,6 +50,10 @@ pub use options::Tuning;
 pub use options::{CompactionMode, Compression, Durability, IndexKind, Options, SubtableOptions};
 pub use read::iter::{Cursor, KeyValue, Range, ReadOptions};
 pub use read::resume::{BlockRequest, FetchedBlock, Lookup, LookupStep};
+pub use txn::cursor::TransactionCursor;
+pub use txn::options::{Isolation, LockWait, TransactionOptions};
+pub use txn::transaction::{Locked, Savepoint, Transaction};
+
 pub use terrane_base::{Error, ErrorKind, Lsn, Result, Seq, Waiter, metrics};
 pub use terrane_compaction::DeviceStats;
 pub use terrane_format::tuple;

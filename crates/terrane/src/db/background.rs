@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use terrane_base::{Error, ErrorKind, Result};
+use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_media::Pool;
 
 use crate::compact::busy::Held;
@@ -332,6 +332,20 @@ impl Engine {
                 engine.lost_space.store(Some(Arc::new(e.context("releasing log segments"))));
             }
             engine.releasing.store(false, Ordering::Release);
+        });
+    }
+
+    /// Has prepares written again that stand before `lsn`, unless that is under way.
+    pub(crate) fn schedule_renewal(&self, lsn: Lsn) {
+        if self.closing.load(Ordering::Acquire) || self.renewing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.spawn("renew prepared transactions", move |engine| {
+            // What failed here is tried again as long as the log is too long.
+            if engine.renew_prepared(lsn).is_ok() {
+                engine.schedule_log_release();
+            }
+            engine.renewing.store(false, Ordering::Release);
         });
     }
 

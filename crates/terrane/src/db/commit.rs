@@ -15,13 +15,14 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use terrane_base::metrics::stripe;
 use terrane_base::waiter::Settler;
 use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, Waiter};
 use terrane_commit::{Filled, Lead, Orderer, Role};
-use terrane_format::batch::{EntryHeader, EntryKind, Ops, entry_len};
+use terrane_format::batch::{EntryHeader, EntryKind, Ops, body_crc, entry_len};
 use terrane_format::value_ref::ValueRef;
+use terrane_locks::Owner;
 
 use crate::batch::{Tables, WriteBatch};
 use crate::compact::pick::SCATTERED;
@@ -38,27 +39,114 @@ const FEW_DELETES: u64 = 1 << 15;
 /// One that is mostly deletions does not go on beyond these: stepping over them takes 0.1 s or so.
 const MANY_DELETES: u64 = 1 << 20;
 
-/// One batch on its way through a bucket.
+/// One entry of the log on its way there, mostly through a bucket.
 #[derive(Debug)]
 pub(crate) struct Request {
+    pub(crate) kind: EntryKind,
+    /// What stands in front of the operations.
+    head: Vec<u8>,
     body: Vec<u8>,
     count: u32,
     body_crc: u32,
     sync: bool,
-    tables: Tables,
+    pub(crate) tables: Tables,
     /// Large values that the body refers to, written already.
     values: Vec<ValueRef>,
     settler: Settler,
+    pub(crate) locks: Locks,
     /// Held until the body is in the log.
-    _admission: Admission,
+    _admission: Option<Admission>,
+}
+
+/// What keeps others from what a request writes.
+#[derive(Debug)]
+pub(crate) enum Locks {
+    /// Nothing: nobody takes locks, or did not when it was looked last.
+    None,
+    /// Locks; they are let go of once the request is published, if they come along.
+    Held(Option<Owner>),
+}
+
+/// What is to be committed, and how.
+#[derive(Debug)]
+pub(crate) struct Form {
+    pub(crate) kind: EntryKind,
+    pub(crate) head: Vec<u8>,
+    pub(crate) durability: Durability,
+    pub(crate) locks: Locks,
+    /// It has its place when the call that submits it returns: what is submitted later comes behind it.
+    pub(crate) ordered: bool,
+}
+
+impl Form {
+    /// A batch that no transaction stands behind.
+    pub(crate) fn plain(durability: Durability) -> Self {
+        Form { kind: EntryKind::Batch, head: Vec::new(), durability, locks: Locks::None, ordered: false }
+    }
+
+    /// A transaction's batch, with its locks or while it keeps them itself.
+    pub(crate) fn locked(durability: Durability, locks: Option<Owner>) -> Self {
+        Form { locks: Locks::Held(locks), ..Form::plain(durability) }
+    }
+
+    /// A stage of a prepared transaction that keeps its locks itself.
+    pub(crate) fn stage(kind: EntryKind, head: Vec<u8>, durability: Durability) -> Self {
+        Form { kind, head, ..Form::locked(durability, None) }
+    }
+}
+
+impl Request {
+    /// Fills a place with nothing.
+    pub(crate) fn no_op(settler: Settler) -> Self {
+        Request {
+            kind: EntryKind::NoOp,
+            head: Vec::new(),
+            body: Vec::new(),
+            count: 0,
+            body_crc: 0,
+            sync: false,
+            tables: Tables::new(),
+            values: Vec::new(),
+            settler,
+            locks: Locks::Held(None),
+            _admission: None,
+        }
+    }
+
+    /// Bytes in the log.
+    fn len(&self) -> u64 {
+        entry_len(self.head.len() + self.body.len())
+    }
+
+    pub(crate) fn ops(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// Number of operations.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether its operations count from here on.
+    fn applies(&self) -> bool {
+        matches!(self.kind, EntryKind::Batch | EntryKind::Commit)
+    }
 }
 
 /// One leader's group in the ring.
 #[derive(Debug)]
 pub(crate) struct GroupEntry {
-    members: SmallVec<[(Settler, Seq); 1]>,
+    members: SmallVec<[Member; 1]>,
     sync: bool,
     failed: Option<Error>,
+}
+
+#[derive(Debug)]
+struct Member {
+    settler: Settler,
+    seq: Seq,
+    /// Let go of once it is published.
+    locks: Option<Owner>,
 }
 
 /// A commit that may still be on its way. Wait for it, or register a waker or a callback. Dropping it does not take the
@@ -99,10 +187,10 @@ thread_local! {
 
 impl Engine {
     /// Commits, and waits for the outcome.
-    pub(crate) fn commit(self: &Arc<Self>, batch: WriteBatch, durability: Durability) -> Result<Seq> {
+    pub(crate) fn commit(self: &Arc<Self>, batch: WriteBatch, form: Form) -> Result<Seq> {
         let mut completion = OWN.try_with(Cell::take).ok().flatten().unwrap_or_else(Completion::new);
         completion.renew();
-        self.begin(batch, durability, &completion)?;
+        self.begin(batch, form, &completion)?;
         let outcome = completion.wait_helping(|| self.ring.resume(&**self));
         // A thread that ends has no next commit.
         let _ = OWN.try_with(|own| own.set(Some(completion)));
@@ -110,23 +198,32 @@ impl Engine {
     }
 
     /// Commits without waiting for the outcome.
-    pub(crate) fn submit(
-        self: &Arc<Self>,
-        batch: WriteBatch,
-        durability: Durability,
-    ) -> Result<PendingCommit> {
+    pub(crate) fn submit(self: &Arc<Self>, batch: WriteBatch, form: Form) -> Result<PendingCommit> {
         let completion = Completion::new();
-        self.begin(batch, durability, &completion)?;
+        self.begin(batch, form, &completion)?;
         Ok(PendingCommit { completion, engine: self.clone() })
     }
 
     /// Has a commit done by this thread or another; `completion` tells of its outcome.
-    fn begin(
+    fn begin(self: &Arc<Self>, batch: WriteBatch, form: Form, completion: &Completion) -> Result<()> {
+        let ordered = form.ordered;
+        let Some(request) = self.ready(batch, form, completion)? else { return Ok(()) };
+        if ordered {
+            self.place(smallvec![request]);
+        } else if let Role::Leader(lead) = self.buckets.enter(stripe(), request.len(), request) {
+            self.lead(lead);
+        }
+        Ok(())
+    }
+
+    /// Does all that can fail before anything is reserved. Nothing is left to do if there is nothing to commit.
+    pub(crate) fn ready(
         self: &Arc<Self>,
         mut batch: WriteBatch,
-        durability: Durability,
+        form: Form,
         completion: &Completion,
-    ) -> Result<()> {
+    ) -> Result<Option<Request>> {
+        let Form { kind, head, durability, mut locks, .. } = form;
         self.check_writable()?;
         if self.ending.load(Ordering::Relaxed) {
             return Err(closing());
@@ -144,13 +241,17 @@ impl Engine {
         let most = self.options.max_batch_bytes();
         // A reference takes at most this much beside its key.
         let refs: usize = large.iter().map(|l| l.key.len() + 64 + l.value.len() / (64 << 10)).sum();
-        let bytes = entry_len(batch.bytes() + refs);
+        let bytes = entry_len(head.len() + batch.bytes() + refs);
         if bytes > most {
             return Err(Error::limit("batch size in bytes", bytes, most)
                 .with_hint("split the batch, or raise the segment size"));
         }
-        if batch.is_empty() {
-            return self.empty_commit(sync, completion);
+        if batch.is_empty() && kind == EntryKind::Batch {
+            self.empty_commit(sync, completion)?;
+            return Ok(None);
+        }
+        if matches!(locks, Locks::None) && self.transactions.guarded() {
+            locks = Locks::Held(Some(self.lock_batch(batch.tables_held(), batch.body(), &large)?));
         }
         self.make_room(batch.tables())?;
         self.pacer.admit(bytes, self.memory.fullness(), &*self.media);
@@ -170,13 +271,21 @@ impl Engine {
             let refs: Vec<Vec<u8>> = values.iter().map(encode_ref).collect();
             batch.insert_refs(&large, &refs);
         }
-        let (body, count, body_crc, tables) = batch.into_parts();
-        let settler = completion.settler();
-        let request = Request { body, count, body_crc, sync, tables, values, settler, _admission: admission };
-        if let Role::Leader(lead) = self.buckets.enter(stripe(), bytes, request) {
-            self.lead(lead);
-        }
-        Ok(())
+        let (body, count, crc, tables) = batch.into_parts();
+        let body_crc = if head.is_empty() { crc } else { body_crc(&[&head, &body]) };
+        Ok(Some(Request {
+            kind,
+            head,
+            body,
+            count,
+            body_crc,
+            sync,
+            tables,
+            values,
+            settler: completion.settler(),
+            locks,
+            _admission: Some(admission),
+        }))
     }
 
     /// A commit of nothing: still a barrier, if asked to be durable.
@@ -196,22 +305,35 @@ impl Engine {
     /// Whether a request may still be committed; it is answered if not. The last look before anything is reserved: time
     /// has passed since the first one.
     fn still_allowed(&self, r: Request) -> Option<Request> {
-        let Some(Err(e)) = r.tables.iter().map(|t| t.check_alive()).find(|alive| alive.is_err()) else {
-            return Some(r);
-        };
-        let freed = self.free_values(&r.values);
-        r.settler.settle(Err(freed.err().unwrap_or(e)));
+        // What was prepared is bound to be committed, whatever has become of its subtables.
+        let mut dropped = r.tables.iter().map(|t| t.check_alive()).filter(|_| r.kind != EntryKind::Commit);
+        let Some(Err(e)) = dropped.find(|alive| alive.is_err()) else { return Some(r) };
+        drop(dropped);
+        self.refuse(r, e);
         None
+    }
+
+    /// Answers a request that is not committed.
+    pub(crate) fn refuse(&self, r: Request, e: Error) {
+        let freed = self.free_values(&r.values);
+        drop(r.locks);
+        r.settler.settle(Err(freed.err().unwrap_or(e)));
     }
 
     fn lead(self: &Arc<Self>, lead: Lead<'_, Request>) {
         let group = lead.close();
         let requests = std::iter::once(group.own).chain(group.followers);
-        let requests: SmallVec<[Request; 1]> = requests.filter_map(|r| self.still_allowed(r)).collect();
+        self.place(requests.collect());
+    }
+
+    /// Gives requests their place in the order, and fills it.
+    pub(crate) fn place(self: &Arc<Self>, requests: SmallVec<[Request; 1]>) {
+        let requests: SmallVec<[Request; 1]> =
+            requests.into_iter().filter_map(|r| self.still_allowed(r)).collect();
         if requests.is_empty() {
             return;
         }
-        let units: u64 = requests.iter().map(|r| entry_len(r.body.len()) / 8).sum();
+        let units: u64 = requests.iter().map(|r| r.len() / 8).sum();
         let place = match self.ring.reserve(units, &**self) {
             Ok(p) => p,
             Err(e) => {
@@ -223,31 +345,47 @@ impl Engine {
         let mut lsn = place.pos() * 8;
         let mut entry = GroupEntry { members: SmallVec::new(), sync: false, failed: None };
         let mut full: Vec<Arc<Table>> = Vec::new();
+        let mut late = Vec::new();
+        // After the reservation: see `txn::plain`.
+        let guarded = self.transactions.guarded();
         for r in requests {
-            let done = self.write_entry(lsn, &r).and_then(|()| self.index(lsn, generation, &r, &mut full));
+            let is_late = guarded && matches!(r.locks, Locks::None);
+            let kind = if is_late { EntryKind::NoOp } else { r.kind };
+            let mut done = self.write_entry(lsn, &r, kind);
+            if r.applies() && !is_late {
+                done = done.and_then(|()| self.index(lsn, generation, &r, &mut full));
+            }
             if let Err(e) = done {
                 entry.failed.get_or_insert(e);
             }
-            lsn += entry_len(r.body.len());
+            lsn += r.len();
+            if is_late {
+                late.push(r);
+                continue;
+            }
             entry.sync |= r.sync;
-            entry.members.push((r.settler, lsn - 1));
+            let locks = if let Locks::Held(locks) = r.locks { locks } else { None };
+            entry.members.push(Member { settler: r.settler, seq: lsn - 1, locks });
         }
         place.fill(entry);
+        if !late.is_empty() {
+            self.commit_guarded(late);
+        }
         for table in full {
             self.freeze_active(&table);
         }
     }
 
-    fn write_entry(&self, lsn: Lsn, r: &Request) -> Result<()> {
+    fn write_entry(&self, lsn: Lsn, r: &Request, kind: EntryKind) -> Result<()> {
         let header = EntryHeader {
-            body_len: r.body.len() as u32,
+            body_len: (r.head.len() + r.body.len()) as u32,
             count: r.count,
             lsn,
             generation: self.log_generation,
-            kind: EntryKind::Batch,
+            kind,
             body_crc: r.body_crc,
         };
-        self.log.write(lsn, &[&header.encode(), &r.body])
+        self.log.write(lsn, &[&header.encode(), &r.head, &r.body])
     }
 
     /// Inserts the records into their memtables; collects the tables whose active memtable is full.
@@ -262,6 +400,11 @@ impl Engine {
         while let Some((_, Ok(first))) = ops.peek() {
             let id = first.subtable;
             let Some(table) = r.tables.iter().find(|t| t.id == id) else {
+                if r.kind == EntryKind::Commit {
+                    // Dropped since it was prepared.
+                    while ops.next_if(|(_, op)| op.as_ref().is_ok_and(|op| op.subtable == id)).is_some() {}
+                    continue;
+                }
                 return Err(Error::corruption("a batch names a subtable that it did not enter"));
             };
             let state = table.state();
@@ -333,7 +476,10 @@ impl Orderer<GroupEntry> for Engine {
             None => {
                 // SeqCst: pairs with the freezer, which stores its boundary and then reads what is visible.
                 self.visible.store(end - 1, Ordering::SeqCst);
-                members.for_each(|(settler, seq)| settler.settle(Ok(seq)));
+                members.for_each(|m| {
+                    m.settler.settle(Ok(m.seq));
+                    drop(m.locks);
+                });
                 if self.next_boundary.load(Ordering::SeqCst) <= end {
                     self.boundary_passed();
                 }
@@ -342,12 +488,12 @@ impl Orderer<GroupEntry> for Engine {
                 self.log.poison(&e);
                 // Nothing more will be settled: who waits for that is told.
                 self.progress.notify_all();
-                members.for_each(|(settler, _)| settler.settle(Err(e.clone())));
+                members.for_each(|m| m.settler.settle(Err(e.clone())));
             }
         }
     }
 
     fn heir(&self, next: &GroupEntry) -> Option<Completion> {
-        next.members.first().and_then(|(settler, _)| settler.willing())
+        next.members.first().and_then(|m| m.settler.willing())
     }
 }

@@ -30,6 +30,7 @@ use crate::read::iter::foreign_snapshot;
 use crate::read::lookup::{Copied, Found, Step, View, Walk};
 use crate::read::rows::RowCache;
 use crate::tombstone::outdated;
+use crate::txn::shared::Transactions;
 
 /// The subtables alive, by id and by name. In order, so that a seed gives one history.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +42,10 @@ pub(crate) struct Tables {
 impl Tables {
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.by_id.values()
+    }
+
+    pub(crate) fn by_id(&self, id: SubtableId) -> Option<&Arc<Table>> {
+        self.by_id.get(&id)
     }
 
     pub(crate) fn by_name(&self, name: &str) -> Option<&Arc<Table>> {
@@ -118,6 +123,8 @@ pub(crate) struct Engine {
     pub(crate) closed: Mutex<Option<Result<()>>>,
     /// A job that lets go of the log is queued or running.
     pub(crate) releasing: AtomicBool,
+    /// A job that writes prepares again is queued or running.
+    pub(crate) renewing: AtomicBool,
     /// No further work is started and no commit taken.
     pub(crate) closing: AtomicBool,
     pub(crate) ids: Arc<Ids>,
@@ -128,6 +135,7 @@ pub(crate) struct Engine {
     pub(crate) owns_media: AtomicBool,
     /// Large values have been written that are not flushed yet.
     pub(crate) values_dirty: Arc<AtomicBool>,
+    pub(crate) transactions: Transactions,
     pub(crate) counters: Counters,
     pub(crate) me: std::sync::Weak<Engine>,
     /// Held as long as the database is open.

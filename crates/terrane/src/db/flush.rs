@@ -179,7 +179,9 @@ impl Engine {
             Some(Skip::Memtable(m)) => Some(t.oldest_unflushed(settled, Some(m))),
             None => Some(t.oldest_unflushed(settled, None)),
         });
-        needed.min().unwrap_or(settled).min(durable)
+        // What is prepared or committed meanwhile stands behind what was settled.
+        let prepared = self.oldest_prepared().unwrap_or(settled);
+        needed.min().unwrap_or(settled).min(prepared).min(durable)
     }
 }
 

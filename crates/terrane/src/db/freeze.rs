@@ -94,6 +94,11 @@ impl Engine {
     pub(crate) fn freeze_for_budgets(self: &Arc<Self>) {
         if self.log.live_bytes() > self.options.log_budget() {
             let settled = self.settled();
+            // Half of the budget may pass before it is in the way again.
+            let recent = settled.saturating_sub(self.options.log_budget() / 2);
+            if self.oldest_prepared().is_some_and(|lsn| lsn < recent) {
+                self.schedule_renewal(recent);
+            }
             let tables = self.tables.load();
             let oldest = tables.all().map(|t| (t.oldest_unflushed(settled, None), t));
             match oldest.min_by_key(|(lsn, _)| *lsn) {

@@ -119,6 +119,26 @@ pub struct Stats {
     pub full_waits: u64,
     /// Seconds waited for memtable memory.
     pub full_wait_seconds: f64,
+    /// Transactions begun since the database was opened.
+    pub transactions: u64,
+    /// Transactions committed since then, prepared ones included.
+    pub transactions_committed: u64,
+    /// Writes and commits refused because somebody else had changed what they were about.
+    pub write_conflicts: u64,
+    /// Transactions that are prepared and have not ended.
+    pub prepared: u64,
+    /// Keys locked now.
+    pub locked_keys: u64,
+    /// Key ranges locked now.
+    pub locked_ranges: u64,
+    /// Transactions that wait for a lock now.
+    pub lock_waiting: u64,
+    /// Times one had to wait for a lock.
+    pub lock_waits: u64,
+    /// Times one waited for a lock for too long.
+    pub lock_timeouts: u64,
+    /// Circles of transactions that waited for each other.
+    pub deadlocks: u64,
     /// Why background work of some subtable stands still, if it does, or why space was lost.
     pub trouble: Option<String>,
     /// The subtables, by name.
@@ -165,6 +185,7 @@ impl Engine {
         let space = self.space.stats();
         let (snapshots, oldest_snapshot) = self.snapshots.summary();
         let c = &self.counters;
+        let (locks, t) = (self.transactions.locks.counts(), &self.transactions);
         let lost = self.lost_space.load().as_ref().map(|e| e.to_string());
         let trouble = subtables.iter().find_map(|s| s.trouble.clone()).or(lost);
         Stats {
@@ -195,6 +216,16 @@ impl Engine {
             paced_seconds: self.pacer.delayed().as_secs_f64(),
             full_waits: c.full_waits.get(),
             full_wait_seconds: c.full_wait_nanos.get() as f64 / 1e9,
+            transactions: t.begun.get(),
+            transactions_committed: t.committed.get(),
+            write_conflicts: t.conflicts.get(),
+            prepared: t.prepared.lock().len() as u64,
+            locked_keys: locks.keys,
+            locked_ranges: locks.ranges,
+            lock_waiting: locks.waiting,
+            lock_waits: locks.waits,
+            lock_timeouts: locks.timeouts,
+            deadlocks: locks.deadlocks,
             trouble,
             subtables,
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use terrane_base::{Result, Seq};
 
 use crate::batch::WriteBatch;
+use crate::db::commit::Form;
 use crate::db::engine::Engine;
 use crate::db::snapshot::Snapshot;
 use crate::db::table::Table;
@@ -76,7 +77,7 @@ impl Subtable {
     }
 
     fn write(&self, batch: WriteBatch, durability: Durability) -> Result<()> {
-        self.engine.commit(batch, durability).map(|_| ())
+        self.engine.commit(batch, Form::plain(durability)).map(|_| ())
     }
 
     /// The value of `key`, copied; `None` if there is none. Blocks on I/O for blocks that are not cached.

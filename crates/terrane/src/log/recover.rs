@@ -205,7 +205,7 @@ impl Entries<'_> {
         let ended = loop {
             match front(&bytes[at..], self.next) {
                 Ok(Front::Entry(header, len)) => {
-                    if header.kind == EntryKind::Batch {
+                    if header.kind != EntryKind::NoOp {
                         entries.push((at, header));
                     }
                     (at, self.next) = (at + len, header.end());

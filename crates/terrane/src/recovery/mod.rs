@@ -43,6 +43,7 @@ use crate::log::{Log, LogOptions};
 use crate::memtable::Memtable;
 use crate::options::{CompactionMode, Options};
 use crate::read::rows::RowCache;
+use crate::txn::shared::Transactions;
 
 /// Slots of the commit ring: more than threads will ever stand in it at once.
 const RING_SLOTS: usize = 1024;
@@ -75,7 +76,11 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     log_options.drain_bytes = options.tuning.drain_bytes;
     let memtables = memtables(&state, &memory, &*media)?;
     let replayed = replay::replay(&media, &log_options, &state, &memtables)?;
-    for value in memtables.values().flat_map(|m| m.values()) {
+    let mut values: Vec<_> = memtables.values().flat_map(|m| m.values()).collect();
+    for prepared in &replayed.in_doubt {
+        values.extend(prepared.values()?);
+    }
+    for value in values {
         survey.claim_value(&value)?;
         ids.saw_value(value.id);
     }
@@ -183,12 +188,14 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         ending: AtomicBool::new(false),
         closed: Mutex::new(None),
         releasing: AtomicBool::new(false),
+        renewing: AtomicBool::new(false),
         closing: AtomicBool::new(false),
         ids,
         poison,
         reclaimer,
         owns_media: AtomicBool::new(false),
         values_dirty,
+        transactions: Transactions::new(),
         counters: Default::default(),
         me: me.clone(),
         media,
@@ -196,6 +203,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         _lock: lock,
     });
     let _ = wake.set(Arc::downgrade(&engine));
+    engine.adopt(replayed.in_doubt)?;
     engine.update_pressure();
     engine.schedule_compactions();
     Ok(engine)

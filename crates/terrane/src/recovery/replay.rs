@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_format::Kind;
-use terrane_format::batch::{Ops, entry_len};
+use terrane_format::batch::{EntryHeader, EntryKind, Ops, entry_len};
+use terrane_format::prepared;
 use terrane_format::value_ref::ValueRef;
 use terrane_media::{Media, Pool, Signal};
 
@@ -23,6 +24,7 @@ use crate::levels::DbState;
 use crate::log::{Log, LogOptions, Piece, RecoverFrom, Recovered};
 use crate::memtable::Memtable;
 use crate::tombstone::During;
+use crate::txn::prepared::InDoubt;
 
 /// Bytes of entries that one background task inserts.
 const CHUNK: usize = 1 << 20;
@@ -46,6 +48,46 @@ struct Shared {
     failed: Mutex<Option<(Lsn, Error)>>,
     /// Large values that records refer to, each with the end of its entry.
     values: Mutex<Vec<(Lsn, ValueRef)>>,
+    stages: Mutex<Stages>,
+}
+
+/// What the log says of prepared transactions, by xid. Entries come in any order: the last one in the log counts.
+#[derive(Default)]
+struct Stages(HashMap<Vec<u8>, Last>);
+
+enum Last {
+    Prepared { lsn: Lsn, count: u32, body: Vec<u8> },
+    Ended { lsn: Lsn },
+}
+
+impl Last {
+    fn lsn(&self) -> Lsn {
+        let (Last::Prepared { lsn, .. } | Last::Ended { lsn }) = self;
+        *lsn
+    }
+}
+
+impl Stages {
+    fn see(&mut self, xid: &[u8], last: Last) {
+        match self.0.get_mut(xid) {
+            Some(known) if known.lsn() < last.lsn() => *known = last,
+            Some(_) => {}
+            None => {
+                self.0.insert(xid.to_vec(), last);
+            }
+        }
+    }
+
+    /// Those that have not ended, in the order of the log.
+    fn in_doubt(self) -> Vec<InDoubt> {
+        let prepared = |(xid, last)| match last {
+            Last::Prepared { lsn, count, body } => Some(InDoubt { xid, lsn, count, body }),
+            Last::Ended { .. } => None,
+        };
+        let mut all: Vec<InDoubt> = self.0.into_iter().filter_map(prepared).collect();
+        all.sort_by_key(|p| p.lsn);
+        all
+    }
 }
 
 /// What a replay found.
@@ -53,6 +95,8 @@ pub(crate) struct Replayed {
     pub(crate) log: Recovered,
     /// Large values that only records in the tail refer to. Those that a segment refers to were flushed before it was written.
     pub(crate) unproved: Vec<ValueRef>,
+    /// Prepared transactions that have not ended.
+    pub(crate) in_doubt: Vec<InDoubt>,
 }
 
 /// Entries for one task.
@@ -84,6 +128,7 @@ pub(crate) fn replay(
         done: Signal::new(),
         failed: Mutex::new(None),
         values: Mutex::default(),
+        stages: Mutex::default(),
     });
     let from = RecoverFrom {
         lsn: state.log.first_lsn,
@@ -109,12 +154,17 @@ pub(crate) fn replay(
         ErrorKind::Corruption => e.with_hint("restore the named file, or all of the database, from a backup"),
         _ => e,
     })?;
+    let in_doubt = std::mem::take(&mut *shared.stages.lock()).in_doubt();
     let mut values = std::mem::take(&mut *shared.values.lock());
+    for prepared in &in_doubt {
+        let end = prepared.lsn + entry_len(prepared.body.len());
+        values.extend(prepared.values()?.into_iter().map(|v| (end, v)));
+    }
     values.retain(|(end, _)| *end > log.segments_end());
     // Chunks end in any order; a seed gives one history.
     values.sort_unstable_by_key(|(end, v)| (*end, v.id));
     let unproved = values.into_iter().map(|(_, v)| v).collect();
-    Ok(Replayed { log, unproved })
+    Ok(Replayed { log, unproved, in_doubt })
 }
 
 fn dispatch(media: &Arc<dyn Media>, shared: &Arc<Shared>, chunk: Chunk) -> Result<()> {
@@ -151,7 +201,7 @@ impl Shared {
     /// Inserts the entries of a piece. An error comes with the LSN of its entry.
     fn insert(&self, piece: &Piece) -> std::result::Result<(), (Lsn, Error)> {
         for (header, body) in piece.entries() {
-            let inserted = body.and_then(|body| self.insert_entry(header.lsn, body));
+            let inserted = body.and_then(|body| self.insert_entry(header, body));
             inserted.map_err(|e| {
                 let e = if e.kind() == ErrorKind::Corruption { piece.placed(e) } else { e };
                 (header.lsn, e)
@@ -160,14 +210,33 @@ impl Shared {
         Ok(())
     }
 
-    fn insert_entry(&self, lsn: Lsn, body: &[u8]) -> Result<()> {
-        for (i, op) in Ops::new(body).enumerate() {
+    fn insert_entry(&self, header: &EntryHeader, body: &[u8]) -> Result<()> {
+        let lsn = header.lsn;
+        if matches!(header.kind, EntryKind::Batch | EntryKind::NoOp) {
+            return self.insert_ops(lsn, body, body.len());
+        }
+        let named = |e: Error| e.context(format!("log record at LSN {lsn}"));
+        let stage = prepared::decode(header.kind, body).map_err(named)?;
+        let last = match header.kind {
+            EntryKind::Prepare => Last::Prepared { lsn, count: header.count, body: body.to_vec() },
+            _ => Last::Ended { lsn },
+        };
+        self.stages.lock().see(stage.xid, last);
+        match header.kind {
+            EntryKind::Commit => self.insert_ops(lsn, stage.ops, body.len()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Inserts the operations of the entry at `lsn`, whose body has this length.
+    fn insert_ops(&self, lsn: Lsn, ops: &[u8], body_len: usize) -> Result<()> {
+        for (i, op) in Ops::new(ops).enumerate() {
             let op = op.map_err(|e| e.context(format!("log record at LSN {lsn}")))?;
             match self.targets.get(&op.subtable) {
                 Some(t) if lsn >= t.persisted => {
                     if op.kind == Kind::ValueRef {
                         let value = ValueRef::decode(op.value)?;
-                        self.values.lock().push((lsn + entry_len(body.len()), value));
+                        self.values.lock().push((lsn + entry_len(body_len), value));
                     }
                     let seq = lsn + 1 + i as u64;
                     t.memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Replay)?;

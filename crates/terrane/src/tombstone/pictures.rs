@@ -29,6 +29,13 @@ impl Picture {
         self.tree.find(key)
     }
 
+    /// Whether anything in `[lo, hi)` was deleted after `seq`.
+    pub(crate) fn newer_than(&self, seq: Seq, lo: &[u8], hi: Option<&[u8]>) -> bool {
+        let mut any = false;
+        self.tree.newer_than(seq, &mut |f| any |= f.end > lo && hi.is_none_or(|hi| f.start < hi));
+        any
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.tree.is_empty()
     }

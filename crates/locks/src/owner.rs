@@ -1,0 +1,209 @@
+//! One who holds locks.
+
+use std::fmt;
+use std::sync::Arc;
+
+use terrane_base::SubtableId;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::ledger::{KeyLock, Ledger};
+use crate::mode::Mode;
+use crate::patience::Patience;
+use crate::refusal::Refusal;
+use crate::table::{LockTable, Place};
+use crate::wish::{Reach, Wish};
+
+/// Key locks are replaced by at most so many ranges at a time.
+const PIECES: usize = 8;
+
+/// One who holds locks: a transaction. Used by one thread at a time, which may change. When it is dropped, so are its locks.
+pub struct Owner {
+    table: Arc<LockTable>,
+    number: u64,
+    held: Ledger,
+}
+
+/// A point in the life of an owner to which it can go back. Good for that owner, until it goes back further or gives back all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(u64);
+
+/// A lock that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held<'o> {
+    /// Where it is.
+    pub subtable: SubtableId,
+    /// How it is held.
+    pub mode: Mode,
+    /// The key, or where the range starts.
+    pub start: &'o [u8],
+    /// Where the range ends, if it has an end. `None` for a key.
+    pub end: Option<&'o [u8]>,
+    /// Whether it is a key, not a range.
+    pub is_key: bool,
+}
+
+impl Owner {
+    pub(crate) fn new(table: Arc<LockTable>, number: u64) -> Owner {
+        Owner { table, number, held: Ledger::default() }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Locks a key, whether or not it exists. A key that is held shared may be asked for again exclusively. Blocks as long as
+    /// `patience` allows.
+    ///
+    /// # Errors
+    /// What stands against it; it then holds what it held before.
+    #[inline]
+    pub fn lock_key(
+        &mut self,
+        subtable: SubtableId,
+        key: &[u8],
+        mode: Mode,
+        patience: Patience,
+    ) -> Result<(), Refusal> {
+        let hash = hash(subtable, key);
+        let before = self.held.key_mode(subtable, key, hash);
+        if before.is_some_and(|held| held.includes(mode)) || self.held.covers(subtable, key, mode) {
+            return Ok(());
+        }
+        let key: Arc<[u8]> = key.into();
+        self.table.lock_key(Place { owner: self.number, subtable, key: &key, hash }, mode, patience)?;
+        match before {
+            None => self.held.add_key(subtable, key, hash, mode),
+            Some(_) => self.held.upgrade_key(subtable, &key, hash),
+        }
+        if self.held.is_escalation_due(subtable, self.table.escalate_at()) {
+            self.escalate(subtable);
+        }
+        Ok(())
+    }
+
+    /// Locks all keys from `start` to before `end`, or to the last if there is no end, whether or not they exist. Blocks as long as
+    /// `patience` allows. Costs a visit of each shard.
+    ///
+    /// # Errors
+    /// What stands against it; it then holds what it held before.
+    pub fn lock_range(
+        &mut self,
+        subtable: SubtableId,
+        start: &[u8],
+        end: Option<&[u8]>,
+        mode: Mode,
+        patience: Patience,
+    ) -> Result<(), Refusal> {
+        if end.is_some_and(|end| end <= start) {
+            return Ok(());
+        }
+        let reach = end.map_or(Reach::End, |end| Reach::Before(end.into()));
+        let range = Wish { owner: self.number, subtable, mode, start: start.into(), reach };
+        if self.held.includes(&range) {
+            return Ok(());
+        }
+        let range = Arc::new(range);
+        self.table.lock_range(&range, patience)?;
+        self.held.add_range(range);
+        Ok(())
+    }
+
+    /// Whether it may do with a key what `mode` allows, by a lock on it or on a range.
+    pub fn holds(&self, subtable: SubtableId, key: &[u8], mode: Mode) -> bool {
+        let held = self.held.key_mode(subtable, key, hash(subtable, key));
+        held.is_some_and(|held| held.includes(mode)) || self.held.covers(subtable, key, mode)
+    }
+
+    /// The present, to come back to: a savepoint.
+    pub fn mark(&self) -> Mark {
+        Mark(self.held.next())
+    }
+
+    /// Gives back what was taken since, and makes shared again what was since made exclusive. Ranges that took the place of key
+    /// locks stay.
+    pub fn release_to(&mut self, mark: Mark) {
+        while let Some(range) = self.held.pop_range(mark.0) {
+            self.table.unlock_range(&range);
+        }
+        while let Some(lock) = self.held.pop_key(mark.0) {
+            self.table.unlock_key(place(self.number, &lock));
+        }
+        while let Some(lock) = self.held.pop_upgrade(mark.0) {
+            self.table.downgrade_key(place(self.number, &lock));
+        }
+    }
+
+    /// Gives back all.
+    pub fn release_all(&mut self) {
+        let (keys, ranges) = self.held.drain();
+        ranges.for_each(|range| self.table.unlock_range(&range));
+        keys.for_each(|lock| self.table.unlock_key(place(self.number, &lock)));
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many locks it holds; a range is one.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Shows what it holds: keys, then ranges.
+    pub fn for_each(&self, f: &mut dyn FnMut(Held<'_>)) {
+        for KeyLock { subtable, mode, key, .. } in self.held.keys() {
+            f(Held { subtable: *subtable, mode: *mode, start: key, end: None, is_key: true });
+        }
+        for range in self.held.ranges() {
+            let Wish { subtable, mode, start, .. } = &**range;
+            let end = range.end().map(|end| &**end);
+            f(Held { subtable: *subtable, mode: *mode, start, end, is_key: false });
+        }
+    }
+
+    /// Replaces exclusive key locks of a subtable by ranges, where those can be had at once.
+    #[cold]
+    fn escalate(&mut self, subtable: SubtableId) {
+        let mut ranges = Vec::new();
+        for (first, last) in self.held.pieces(subtable, PIECES) {
+            let end: Arc<[u8]> = last.iter().copied().chain([0]).collect();
+            let reach = Reach::Before(end);
+            let range = Wish { owner: self.number, subtable, mode: Mode::Exclusive, start: first, reach };
+            let range = Arc::new(range);
+            if self.table.lock_range(&range, Patience::Never).is_ok() {
+                ranges.push(range);
+            }
+        }
+        if !ranges.is_empty() {
+            self.table.count_escalation();
+        }
+        for lock in self.held.escalate(subtable, ranges) {
+            self.table.unlock_key(place(self.number, &lock));
+        }
+    }
+}
+
+pub(crate) fn hash(subtable: SubtableId, key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, u64::from(subtable.0))
+}
+
+fn place(owner: u64, lock: &KeyLock) -> Place<'_> {
+    Place { owner, subtable: lock.subtable, key: &lock.key, hash: lock.hash }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.release_all();
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owner")
+            .field("number", &self.number)
+            .field("locks", &self.len())
+            .finish_non_exhaustive()
+    }
+}

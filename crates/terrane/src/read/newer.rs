@@ -1,0 +1,140 @@
+//! Whether somebody has changed a key, or anything in a range, after a sequence: what first-updater-wins and validation ask.
+//!
+//! Only memtables and extents that hold something newer than the sequence are looked at, which for a short transaction is the active
+//! memtable alone. The caller holds a lock on what it asks about, so nobody changes it meanwhile.
+
+use std::sync::Arc;
+
+use terrane_base::{MAX_SEQ, Result, Seq};
+use terrane_format::block::{self, Block};
+use terrane_format::extent::{BlockHandle, Index};
+use terrane_format::{checksum, filter};
+
+use crate::db::engine::Engine;
+use crate::db::table::{Super, Table};
+use crate::levels::ExtentRef;
+use crate::read::blocks::{Part, load};
+use crate::read::source::Source;
+
+impl Engine {
+    /// Whether `key` has a version, or a range deletion that covers it, newer than `seq`.
+    pub(crate) fn key_changed_since(&self, table: &Table, key: &[u8], seq: Seq) -> Result<bool> {
+        let state = table.state();
+        table.check_alive()?;
+        for m in &state.memtables {
+            if m.end().is_some_and(|end| end <= seq) {
+                // Nor does any older one.
+                break;
+            }
+            if m.tombstones.covering(key, MAX_SEQ).is_some_and(|cover| cover > seq) {
+                return Ok(true);
+            }
+            if let Some(record) = m.index.get(key, MAX_SEQ) {
+                return Ok(record.seq > seq);
+            }
+        }
+        for (_, run) in state.version.runs() {
+            let Some(part) = run.find(key).filter(|p| p.extent.meta.max_seq > seq) else { continue };
+            let newer = self.newest_in(part, key).map_err(|e| e.with_subtable(&*table.name))?;
+            if newer > seq {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The sequence of the newest version of `key` in `part`, range deletions included; 0 if there is none.
+    fn newest_in(&self, part: &ExtentRef, key: &[u8]) -> Result<Seq> {
+        let extent = &part.extent;
+        let cover = part.covering(key, MAX_SEQ)?;
+        if extent.meta.blocks == 0 {
+            return Ok(cover);
+        }
+        let index = load(&self.cache, extent, &Part::Index)?;
+        let found = Index::parse(&index)?.find(key, MAX_SEQ);
+        let found = found.map_err(|e| extent.place(e, extent.meta.index.offset))?;
+        for handle in found.iter().flat_map(|f| [Some(f.handle), f.then]).flatten() {
+            if !self.may_hold(part, &handle, key)? {
+                continue;
+            }
+            let block = load(&self.cache, extent, &Part::Data(handle))?;
+            let hit = Block::parse(&block).and_then(|b| block::get(b, key, MAX_SEQ));
+            if let Some((seq, ..)) = hit.map_err(|e| extent.place(e, handle.offset))? {
+                return Ok(seq.max(cover));
+            }
+        }
+        Ok(cover)
+    }
+
+    fn may_hold(&self, part: &ExtentRef, handle: &BlockHandle, key: &[u8]) -> Result<bool> {
+        if handle.filter_len == 0 {
+            return Ok(true);
+        }
+        let filters = load(&self.cache, &part.extent, &Part::Filter)?;
+        let (from, len) = (handle.filter_offset as usize, handle.filter_len as usize);
+        // One outside the section is damage, which the lookup itself tells of.
+        let own = filters.get(from..from.saturating_add(len));
+        Ok(own.is_none_or(|own| filter::may_contain(own, checksum::key_hash(key))))
+    }
+
+    /// Whether any key in `[lo, hi)` was changed after `seq`; no `hi` means to the end.
+    pub(crate) fn range_changed_since(
+        &self,
+        table: &Table,
+        lo: &[u8],
+        hi: Option<&[u8]>,
+        seq: Seq,
+    ) -> Result<bool> {
+        // Registered, so that no picture of range deletions is dropped below us.
+        let now = self.snapshots.register(|| self.visible());
+        let state = table.state_full();
+        table.check_alive()?;
+        let place = |e: terrane_base::Error| e.with_subtable(&*table.name);
+        for source in self.newer_sources(&state, lo, hi, seq, now.seq) {
+            if newer_key(source, lo, hi, seq).map_err(place)? {
+                return Ok(true);
+            }
+        }
+        for m in state.memtables.iter().filter(|m| m.end().is_none_or(|end| end > seq)) {
+            if let Some(picture) = m.tombstones.picture(now.seq).map_err(place)?
+                && picture.newer_than(seq, lo, hi)
+            {
+                return Ok(true);
+            }
+        }
+        for (_, run) in state.version.runs() {
+            for part in run.overlapping(lo, hi) {
+                let meta = &part.extent.meta;
+                if meta.has_tombstones && meta.max_seq > seq {
+                    let inside = part.tombstones().map_err(place)?.clip(lo, hi);
+                    if inside.seq_range().is_some_and(|(_, newest)| newest > seq) {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn newer_sources(&self, state: &Super, lo: &[u8], hi: Option<&[u8]>, seq: Seq, now: Seq) -> Vec<Source> {
+        let memtables = state.memtables.iter().filter(|m| m.end().is_none_or(|end| end > seq));
+        let memtables = memtables.filter(|m| !m.is_empty()).map(|m| Source::memtable(m.clone(), now));
+        let is_newer = |p: &Arc<ExtentRef>| p.extent.meta.max_seq > seq;
+        let runs = state.version.runs().filter(|(_, run)| run.overlapping(lo, hi).iter().any(is_newer));
+        let runs = runs.map(|(_, run)| Source::run(run.clone(), self.cache.clone(), now));
+        memtables.chain(runs).collect()
+    }
+}
+
+/// Whether `source` has a version newer than `seq` of a key in `[lo, hi)`.
+fn newer_key(mut source: Source, lo: &[u8], hi: Option<&[u8]>, seq: Seq) -> Result<bool> {
+    source.seek(lo)?;
+    while source.valid() && hi.is_none_or(|hi| source.key() < hi) {
+        if source.seq() > seq {
+            return Ok(true);
+        }
+        let key = source.key().to_vec();
+        source.next(&key)?;
+    }
+    Ok(false)
+}

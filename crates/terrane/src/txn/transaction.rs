@@ -1,0 +1,441 @@
+//! A transaction.
+
+use std::sync::Arc;
+
+use terrane_base::{Error, Result, Seq};
+use terrane_format::limits::check_key;
+use terrane_locks::{Mark, Mode, Owner, Patience, Refusal};
+
+use crate::db::commit::{Form, PendingCommit};
+use crate::db::engine::Engine;
+use crate::db::snapshot::SnapshotGuard;
+use crate::db::subtable::Subtable;
+use crate::db::table::Table;
+use crate::options::Durability;
+use crate::read::iter::ReadOptions;
+use crate::txn::cursor::TransactionCursor;
+use crate::txn::options::{Isolation, LockWait, TransactionOptions};
+use crate::txn::refusal::{conflict, refused};
+use crate::txn::validate::ReadSet;
+use crate::txn::writes::{Moment, Own, OwnWrites};
+
+/// Reads and writes on any subtables of a database that take effect together or not at all, kept apart from what others do.
+/// Begun by [`crate::Db::begin`].
+///
+/// It reads what it has written itself. It ends with [`Transaction::commit`], or [`Transaction::prepare`]; dropped, it is rolled
+/// back. After an error with [`crate::Error::should_retry`] roll it back and begin anew; after other errors it may go on.
+///
+/// ```
+/// use terrane::{Db, Durability, Options, SubtableOptions, TransactionOptions};
+///
+/// # fn main() -> terrane::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let db = Db::open(dir.path(), Options::new())?;
+/// let accounts = db.create_subtable("accounts", SubtableOptions::new())?;
+/// accounts.put(b"ada", b"100")?;
+///
+/// let mut t = db.begin(TransactionOptions::new())?;
+/// let balance = t.get_for_update(&accounts, b"ada")?;
+/// assert_eq!(balance.as_deref(), Some(&b"100"[..]));
+/// t.put(&accounts, b"ada", b"90")?;
+/// t.put(&accounts, b"bob", b"10")?;
+/// assert_eq!(accounts.get(b"bob")?, None);
+/// t.commit(Durability::Sync)?;
+/// assert_eq!(accounts.get(b"bob")?.as_deref(), Some(&b"10"[..]));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Limits
+/// What it writes takes memory until it commits, and is at most [`crate::Db::max_batch_bytes`] large, values that are stored
+/// apart not counted.
+#[derive(Debug)]
+pub struct Transaction {
+    pub(crate) engine: Arc<Engine>,
+    locks: Owner,
+    isolation: Isolation,
+    optimistic: bool,
+    patience: Patience,
+    /// The moment at which it began, unless it reads the latest.
+    snapshot: Option<SnapshotGuard>,
+    pub(crate) writes: OwnWrites,
+    reads: ReadSet,
+    savepoints: Vec<Saved>,
+    next_savepoint: u64,
+}
+
+/// A moment in a transaction to which it can go back; see [`Transaction::savepoint`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Savepoint(u64);
+
+#[derive(Debug)]
+struct Saved {
+    id: Savepoint,
+    moment: Moment,
+    mark: Mark,
+}
+
+/// A record whose lock was asked for without waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Locked<T> {
+    /// It is locked now; this is what it holds.
+    Here(T),
+    /// Somebody else holds the lock.
+    Skipped,
+}
+
+impl Transaction {
+    pub(crate) fn begin(engine: &Arc<Engine>, options: &TransactionOptions) -> Result<Self> {
+        if options.optimistic && options.isolation == Isolation::ReadCommitted {
+            return Err(Error::invalid("an optimistic transaction cannot be read committed")
+                .with_hint("choose snapshot or serializable isolation, or locks"));
+        }
+        engine.guard_writes()?;
+        engine.transactions.begun.add(1);
+        let snapshot = (options.optimistic || options.isolation == Isolation::Snapshot)
+            .then(|| engine.snapshots.register(|| engine.visible()));
+        Ok(Transaction {
+            locks: engine.transactions.owner(),
+            isolation: options.isolation,
+            optimistic: options.optimistic,
+            patience: options.lock_wait.into(),
+            snapshot,
+            writes: OwnWrites::new(engine.memory.clone()),
+            reads: ReadSet::default(),
+            savepoints: Vec::new(),
+            next_savepoint: 0,
+            engine: engine.clone(),
+        })
+    }
+
+    /// Its number, which errors about locks name. The later it began, the larger.
+    pub fn id(&self) -> u64 {
+        self.locks.number()
+    }
+
+    /// From here on it waits that long for locks.
+    pub fn set_lock_wait(&mut self, wait: LockWait) {
+        self.patience = wait.into();
+    }
+
+    /// The value of `key`: what this transaction has written, or else what its isolation shows. Under
+    /// [`Isolation::Serializable`] it locks the key against writers, and may wait. Blocks on I/O for blocks that are not cached.
+    ///
+    /// # Errors
+    /// As for [`Subtable::get`]; for the lock [`crate::ErrorKind::LockTimeout`], [`crate::ErrorKind::LockBusy`] or
+    /// [`crate::ErrorKind::Deadlock`].
+    pub fn get(&mut self, subtable: &Subtable, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let table = self.table(subtable)?.clone();
+        check_key(key)?;
+        match self.writes.get(&table, key) {
+            Own::Value(value) => return Ok(Some(value.to_vec())),
+            Own::Deleted => return Ok(None),
+            Own::Unknown => {}
+        }
+        if self.isolation == Isolation::Serializable {
+            if self.optimistic {
+                self.reads.key(&table, key);
+            } else {
+                self.lock(&table, key, Mode::Shared)?;
+            }
+        }
+        self.engine.get(&table, key, self.snapshot_seq(), <[u8]>::to_vec)
+    }
+
+    /// The value of `key`, which is locked against everybody else until the transaction ends: what this transaction has written,
+    /// or else the latest, also under [`Isolation::Snapshot`]. Writing the key afterwards meets no conflict. An optimistic
+    /// transaction reads the moment at which it began, and sees at the commit whether the key was changed since.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn get_for_update(&mut self, subtable: &Subtable, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_locked(subtable, key, Mode::Exclusive)
+    }
+
+    /// As [`Transaction::get_for_update`], but others may read it so too.
+    ///
+    /// # Errors
+    /// As for [`Transaction::get`].
+    pub fn get_for_share(&mut self, subtable: &Subtable, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_locked(subtable, key, Mode::Shared)
+    }
+
+    /// As [`Transaction::get_for_update`], but without waiting: a key that somebody else has locked is skipped (`SKIP LOCKED`).
+    ///
+    /// # Errors
+    /// As for [`Subtable::get`].
+    pub fn try_get_for_update(&mut self, subtable: &Subtable, key: &[u8]) -> Result<Locked<Option<Vec<u8>>>> {
+        let patience = std::mem::replace(&mut self.patience, Patience::Never);
+        let got = self.get_for_update(subtable, key);
+        self.patience = patience;
+        match got {
+            Ok(value) => Ok(Locked::Here(value)),
+            Err(e) if e.kind() == terrane_base::ErrorKind::LockBusy => Ok(Locked::Skipped),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn get_locked(&mut self, subtable: &Subtable, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>> {
+        let table = self.table(subtable)?.clone();
+        check_key(key)?;
+        let seq = if self.optimistic {
+            self.reads.key(&table, key);
+            self.snapshot_seq()
+        } else {
+            self.lock(&table, key, mode)?;
+            None
+        };
+        match self.writes.get(&table, key) {
+            Own::Value(value) => Ok(Some(value.to_vec())),
+            Own::Deleted => Ok(None),
+            Own::Unknown => self.engine.get(&table, key, seq, <[u8]>::to_vec),
+        }
+    }
+
+    /// Sets `key` to `value`, for itself until it commits. Locks the key, and may wait for it.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::LimitExceeded`], [`crate::ErrorKind::SubtableDropped`]; [`crate::ErrorKind::WriteConflict`] if
+    /// somebody changed the key since this transaction began ([`Isolation::Snapshot`]); for the lock as for
+    /// [`Transaction::get`].
+    pub fn put(&mut self, subtable: &Subtable, key: &[u8], value: &[u8]) -> Result<()> {
+        self.claim(subtable, key)?;
+        self.room_for(key.len() + value.len())?;
+        self.writes.put(subtable, key, value)
+    }
+
+    /// Removes `key`, whether or not it is there.
+    ///
+    /// # Errors
+    /// As for [`Transaction::put`].
+    pub fn delete(&mut self, subtable: &Subtable, key: &[u8]) -> Result<()> {
+        self.claim(subtable, key)?;
+        self.room_for(key.len())?;
+        self.writes.delete(subtable, key)
+    }
+
+    /// Removes every key from `start` (included) to `end` (excluded), and keeps others from adding any there until it ends.
+    ///
+    /// # Errors
+    /// As for [`Transaction::put`].
+    pub fn delete_range(&mut self, subtable: &Subtable, start: &[u8], end: &[u8]) -> Result<()> {
+        let table = self.table(subtable)?.clone();
+        check_key(start)?;
+        check_key(end)?;
+        if start >= end {
+            return Ok(());
+        }
+        if !self.optimistic {
+            self.lock_range(&table, start, Some(end), Mode::Exclusive)?;
+            if let Some(seq) = self.snapshot_seq()
+                && self.engine.range_changed_since(&table, start, Some(end), seq)?
+            {
+                return Err(self.conflict(&table, start));
+            }
+        }
+        self.room_for(start.len() + end.len())?;
+        self.writes.delete_range(subtable, start, end)
+    }
+
+    /// A cursor over the keys that `options` allow, as this transaction sees them: its own writes included, those that it makes
+    /// while the cursor is open too ([`TransactionCursor::transaction`]). A snapshot in `options` takes the place of what the
+    /// isolation shows, and then nothing is locked. Under [`Isolation::Serializable`] it locks all that it passes, the
+    /// gaps between the keys included. Seek before use.
+    ///
+    /// # Errors
+    /// As for [`Subtable::cursor`].
+    pub fn cursor(&mut self, subtable: &Subtable, options: ReadOptions) -> Result<TransactionCursor<'_>> {
+        let table = self.table(subtable)?.clone();
+        TransactionCursor::new(self, table, options)
+    }
+
+    /// Remembers this moment, to go back to. Savepoints nest.
+    pub fn savepoint(&mut self) -> Savepoint {
+        let id = Savepoint(self.next_savepoint);
+        self.next_savepoint += 1;
+        self.savepoints.push(Saved { id, moment: self.writes.moment(), mark: self.locks.mark() });
+        id
+    }
+
+    /// Undoes what was written after `savepoint`, which stays; later savepoints are gone. Locks taken since are let go of, but
+    /// under [`Isolation::Serializable`], where what was read stays locked.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::InvalidArgument`] if it is not a savepoint of this transaction (any more).
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
+        let at = self.place_of(savepoint)?;
+        self.savepoints.truncate(at + 1);
+        let Some(&Saved { moment, mark, .. }) = self.savepoints.last() else { return Ok(()) };
+        if self.isolation != Isolation::Serializable {
+            self.locks.release_to(mark);
+        }
+        self.writes.back_to(moment)
+    }
+
+    /// Forgets `savepoint` and those after it; what was written since stays.
+    ///
+    /// # Errors
+    /// As for [`Transaction::rollback_to`].
+    pub fn release(&mut self, savepoint: Savepoint) -> Result<()> {
+        let at = self.place_of(savepoint)?;
+        self.savepoints.truncate(at);
+        if self.savepoints.is_empty() {
+            self.writes.forget_moments();
+        }
+        Ok(())
+    }
+
+    fn place_of(&self, savepoint: Savepoint) -> Result<usize> {
+        self.savepoints.iter().position(|s| s.id == savepoint).ok_or_else(|| {
+            Error::invalid("this savepoint is gone: it was released, or an earlier one was returned to")
+        })
+    }
+
+    /// Commits: all that it has written takes effect at once, with the durability asked for. Then its locks are let go of. Blocks
+    /// as [`crate::Db::write`] does. Returns the commit's sequence.
+    ///
+    /// # Errors
+    /// As for [`crate::Db::write`]; of an optimistic transaction [`crate::ErrorKind::WriteConflict`], and for locks as
+    /// for [`Transaction::get`]. It is rolled back then.
+    pub fn commit(mut self, durability: Durability) -> Result<Seq> {
+        self.settle_reads()?;
+        let committed = self.engine.commit(self.writes.into_batch(), Form::locked(durability, None))?;
+        self.engine.transactions.committed.add(1);
+        // Published: others may see it now.
+        drop(self.locks);
+        Ok(committed)
+    }
+
+    /// Commits without waiting for the outcome; see [`PendingCommit`]. When the call returns, the commit has its place in the
+    /// order: whatever is submitted or committed later, by whomever, stands behind it in the log and becomes visible after
+    /// it. So a host with a log of its own can have commits in that log's order, and wait for their durability elsewhere. The
+    /// locks are let go of when the commit is published.
+    ///
+    /// # Errors
+    /// As for [`Transaction::commit`], as far as they are known at once.
+    pub fn submit(mut self, durability: Durability) -> Result<PendingCommit> {
+        self.settle_reads()?;
+        let form = Form { ordered: true, ..Form::locked(durability, Some(self.locks)) };
+        let pending = self.engine.submit(self.writes.into_batch(), form)?;
+        self.engine.transactions.committed.add(1);
+        Ok(pending)
+    }
+
+    /// First phase of a two-phase commit: when it returns, the transaction survives a power failure, holds its locks, and can
+    /// still be committed or rolled back, by [`crate::Db::commit_prepared`] and [`crate::Db::rollback_prepared`], also after the
+    /// database was closed, or crashed. Nobody sees it until then. `xid` is the caller's name for it, 1 to 255 bytes, unique among
+    /// the prepared ones. Blocks for a flush.
+    ///
+    /// # Errors
+    /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then.
+    pub fn prepare(mut self, xid: &[u8]) -> Result<()> {
+        self.settle_reads()?;
+        self.engine.prepare(xid, self.writes.into_batch(), self.locks)
+    }
+
+    /// Undoes everything and lets go of all locks, as dropping it does.
+    pub fn rollback(self) {
+        drop(self);
+    }
+
+    /// Number of operations written.
+    pub fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    /// An optimistic transaction's look at what others have done. One that wrote nothing has seen one moment, which is all that
+    /// there is to it.
+    fn settle_reads(&mut self) -> Result<()> {
+        if let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.optimistic && !self.writes.is_empty())
+        {
+            let checked =
+                self.engine.validate(&mut self.locks, self.patience, &self.writes, &self.reads, snapshot.seq);
+            checked.inspect_err(|_| self.engine.transactions.conflicts.add(1))?;
+        }
+        Ok(())
+    }
+
+    fn table<'s>(&self, subtable: &'s Subtable) -> Result<&'s Arc<Table>> {
+        let table = subtable.table();
+        if table.database != self.engine.database {
+            return Err(Error::invalid("the transaction is on another database").with_subtable(&*table.name));
+        }
+        table.check_alive()?;
+        Ok(table)
+    }
+
+    fn snapshot_seq(&self) -> Option<Seq> {
+        self.snapshot.as_ref().map(|s| s.seq)
+    }
+
+    /// Locks a key that is to be written.
+    fn claim(&mut self, subtable: &Subtable, key: &[u8]) -> Result<()> {
+        let table = self.table(subtable)?.clone();
+        check_key(key)?;
+        if self.optimistic {
+            return Ok(());
+        }
+        // Who holds a lock has looked, or has read the latest.
+        let looked = self.locks.holds(table.id, key, Mode::Shared);
+        self.lock(&table, key, Mode::Exclusive)?;
+        if let Some(seq) = self.snapshot_seq().filter(|_| !looked)
+            && self.engine.key_changed_since(&table, key, seq)?
+        {
+            return Err(self.conflict(&table, key));
+        }
+        Ok(())
+    }
+
+    fn conflict(&self, table: &Table, key: &[u8]) -> Error {
+        self.engine.transactions.conflicts.add(1);
+        conflict(table, key)
+    }
+
+    fn room_for(&self, bytes: usize) -> Result<()> {
+        let (most, all) = (self.engine.options.max_batch_bytes(), (self.writes.bytes() + bytes) as u64);
+        // A value that is stored apart does not count; the exact size is looked at when it is committed.
+        if all > most && bytes < self.engine.options.tuning.segment_bytes as usize / 8 {
+            return Err(Error::limit("bytes written by a transaction", all, most)
+                .with_hint("commit in smaller transactions, or raise the segment size"));
+        }
+        Ok(())
+    }
+
+    fn lock(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<()> {
+        self.locks.lock_key(table.id, key, mode, self.patience).map_err(|r| told(r, table, key))
+    }
+
+    /// Locks what lies between two keys.
+    pub(crate) fn lock_range(
+        &mut self,
+        table: &Table,
+        start: &[u8],
+        end: Option<&[u8]>,
+        mode: Mode,
+    ) -> Result<()> {
+        self.locks.lock_range(table.id, start, end, mode, self.patience).map_err(|r| told(r, table, start))
+    }
+
+    /// Makes sure that nobody changes what this transaction has read in a range, or that it hears of it.
+    pub(crate) fn cover(&mut self, table: &Arc<Table>, start: &[u8], end: Option<&[u8]>) -> Result<()> {
+        if self.optimistic {
+            self.reads.range(table, start, end);
+            return Ok(());
+        }
+        self.lock_range(table, start, end, Mode::Shared)
+    }
+
+    /// What its cursors read: a snapshot, or (none) the latest, and whether they have to cover what they pass.
+    pub(crate) fn view(&self) -> (Option<SnapshotGuard>, bool) {
+        (self.snapshot.clone(), self.isolation == Isolation::Serializable)
+    }
+}
+
+fn told(refusal: Refusal, table: &Table, key: &[u8]) -> Error {
+    refused(refusal, table, key)
+}
