@@ -171,7 +171,8 @@ impl Engine {
         let prepared = self.prepared(xid)?;
         let mut content = prepared.content.lock();
         let Some(c) = &*content else { return Err(unknown(xid)) };
-        let batch = WriteBatch::from_parts(c.body.clone(), c.count, c.tables.clone());
+        let alive = c.tables.iter().filter(|t| !t.is_dropped()).cloned().collect();
+        let batch = WriteBatch::from_parts(c.body.clone(), c.count, alive);
         let seq = self.commit(batch, Form::stage(EntryKind::Commit, head(xid), durability))?;
         self.transactions.committed.add(1);
         self.end(xid, &mut content);
@@ -211,7 +212,8 @@ impl Engine {
             let content = prepared.content.lock();
             let Some(c) = &*content else { continue };
             let from = self.settled();
-            let batch = WriteBatch::from_parts(c.body.clone(), c.count, c.tables.clone());
+            // It names no subtable here: those that are dropped meanwhile do not matter yet.
+            let batch = WriteBatch::from_parts(c.body.clone(), c.count, Tables::new());
             self.commit(batch, Form::stage(EntryKind::Prepare, c.head.clone(), Durability::Sync))?;
             // Durable at its new place: the old one may go.
             prepared.from.store(from, Ordering::Release);
