@@ -32,9 +32,16 @@ pub(crate) struct OwnWrites {
 struct TableWrites {
     table: Arc<Table>,
     keys: BTreeMap<Box<[u8]>, Slot>,
-    /// Deleted ranges by number of operation, as they came, and the index of them.
-    ranges: Vec<(Seq, Box<[u8]>, Box<[u8]>)>,
+    /// Deleted ranges, as they came, and the index of them by number of operation.
+    ranges: Vec<Deleted>,
     covered: Option<MemTombstones>,
+}
+
+#[derive(Debug)]
+struct Deleted {
+    number: Seq,
+    start: Box<[u8]>,
+    end: Box<[u8]>,
 }
 
 /// The last operation on a key.
@@ -132,7 +139,7 @@ impl OwnWrites {
         let at = self.place(subtable.table());
         let budget = self.budget.clone();
         let writes = &mut self.tables[at];
-        writes.ranges.push((number, start.into(), end.into()));
+        writes.ranges.push(Deleted { number, start: start.into(), end: end.into() });
         let covered = writes.covered.get_or_insert_with(|| MemTombstones::new(budget));
         covered.insert(0, number, start, end, During::Replay)
     }
@@ -222,7 +229,7 @@ impl OwnWrites {
 
     /// Every range that was deleted.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (&Arc<Table>, &[u8], &[u8])> {
-        self.tables.iter().flat_map(|w| w.ranges.iter().map(move |(_, lo, hi)| (&w.table, &**lo, &**hi)))
+        self.tables.iter().flat_map(|w| w.ranges.iter().map(move |r| (&w.table, &*r.start, &*r.end)))
     }
 
     /// The present moment, to come back to.
@@ -249,14 +256,14 @@ impl OwnWrites {
         self.batch.truncate(moment.mark);
         let last = Seq::from(moment.mark.count);
         for writes in &mut self.tables {
-            let kept = writes.ranges.partition_point(|(number, ..)| *number <= last);
+            let kept = writes.ranges.partition_point(|r| r.number <= last);
             if kept == writes.ranges.len() {
                 continue;
             }
             writes.ranges.truncate(kept);
             let covered = MemTombstones::new(self.budget.clone());
-            for (number, start, end) in &writes.ranges {
-                covered.insert(0, *number, start, end, During::Replay)?;
+            for r in &writes.ranges {
+                covered.insert(0, r.number, &r.start, &r.end, During::Replay)?;
             }
             writes.covered = (kept > 0).then_some(covered);
         }
