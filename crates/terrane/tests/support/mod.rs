@@ -101,6 +101,7 @@ pub const TUNING: Tuning = Tuning {
     extent_bytes: 32 << 10,
     piece_bytes: 64 << 10,
     task_bytes: 16 << 10,
+    transaction_bytes: 1000,
 };
 
 /// Options with them; two compactions at a time, so that one that waits for its tasks runs the other meanwhile.
