@@ -23,7 +23,7 @@
 //! The group of edits is in the manifest, or the runs' space is nobody's.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::smallvec;
 use terrane_base::{Completion, Error, ErrorKind, Result, Seq};
@@ -44,6 +44,14 @@ pub(crate) struct Share {
     pub(crate) extents: Vec<Arc<ExtentMeta>>,
     /// Large values that the records refer to; durable.
     pub(crate) values: Vec<ValueRef>,
+    /// Set once it is the subtable's: it is not if that is dropped.
+    pub(crate) shown: Arc<AtomicBool>,
+}
+
+impl Share {
+    pub(crate) fn new(table: &Arc<Table>, extents: Vec<Arc<ExtentMeta>>, values: Vec<ValueRef>) -> Self {
+        Share { table: table.clone(), extents, values, shown: Arc::default() }
+    }
 }
 
 /// What is attached at once.
@@ -61,18 +69,22 @@ impl Engine {
         self.check_writable()?;
         attachment.shares.sort_by_key(|s| s.table.id);
         let tables: Vec<Arc<Table>> = attachment.shares.iter().map(|s| s.table.clone()).collect();
-        for table in &tables {
-            self.flush_table(table)?;
+        // Those that are dropped are left out when its turn comes.
+        let alive = |t: &&Arc<Table>| !t.is_dropped();
+        for table in tables.iter().filter(alive) {
+            match self.flush_table(table) {
+                Err(e) if e.kind() != ErrorKind::SubtableDropped => return Err(e),
+                _ => {}
+            }
         }
         let completion = Completion::new();
         let guards = loop {
             self.wait_for_l0(&tables)?;
             let guards: Vec<_> = tables.iter().map(|t| t.edit.lock()).collect();
-            if tables.iter().all(|t| t.has_l0_room()) {
+            if tables.iter().filter(alive).all(|t| t.has_l0_room()) {
                 break guards;
             }
         };
-        tables.iter().try_for_each(|t| t.check_alive())?;
         self.place(smallvec![Request::attach(attachment, completion.settler())]);
         let attached = completion.wait_helping(|| self.ring.resume(&**self));
         drop(guards);
@@ -89,9 +101,9 @@ impl Engine {
     fn wait_for_l0(self: &Arc<Self>, tables: &[Arc<Table>]) -> Result<()> {
         let mut failed: Option<Error> = None;
         self.progress.wait_until(&*self.media, || {
-            let Some(full) = tables.iter().find(|t| !t.has_l0_room()) else { return true };
-            failed =
-                self.check_writable().err().or_else(|| full.given_up()).or_else(|| full.check_alive().err());
+            let is_full = |t: &&Arc<Table>| !t.is_dropped() && !t.has_l0_room();
+            let Some(full) = tables.iter().find(is_full) else { return true };
+            failed = self.check_writable().err().or_else(|| full.given_up());
             self.schedule_compactions();
             failed.is_some()
         })?;
@@ -115,13 +127,14 @@ impl Engine {
             edits.extend(edit.to_edits(share.table.id));
             let values = share.values.iter();
             edits.extend(values.map(|v| Edit::AddValue { subtable: share.table.id, value: v.clone() }));
-            shown.push((&share.table, version, applied));
+            shown.push((share, version, applied));
         }
         edits.push(self.log_position(self.oldest_needed(|_| None)));
         self.manifest.append(&edits)?;
-        for (table, version, applied) in shown {
+        for (share, version, applied) in shown {
+            share.shown.store(true, Ordering::Release);
             let next = Arc::new(applied.version);
-            table.install_version(next.clone(), None);
+            share.table.install_version(next.clone(), None);
             version.retire(&next, applied.obsolete, Vec::new());
         }
         self.counters.attached.add(1);

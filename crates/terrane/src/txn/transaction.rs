@@ -336,10 +336,7 @@ impl Transaction {
     /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then.
     pub fn prepare(mut self, xid: &[u8]) -> Result<()> {
         self.settle_reads()?;
-        if self.writes.is_spilled() {
-            return Err(Error::limit("bytes of a prepared transaction", self.writes.len(), 0));
-        }
-        self.engine.prepare(xid, self.writes.into_batch(), self.locks)
+        self.engine.prepare(xid, self.writes, self.locks)
     }
 
     /// Undoes everything and lets go of all locks, as dropping it does.

@@ -1,8 +1,9 @@
 //! Taking in sorted data: straight into extents, without the log and without memtables, and all at once.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use terrane_base::{Error, Result, Seq};
+use terrane_base::{Error, ErrorKind, Result, Seq};
 use terrane_format::limits::{check_key, check_value};
 use terrane_format::tombstone::RangeTombstones;
 use terrane_locks::{Mode, Patience};
@@ -152,12 +153,17 @@ impl Engine {
             run.sync(&self.space)?;
             run.leave_cache(self);
             let (extents, values) = run.content();
-            shares.push(Share { table: table.clone(), extents, values });
+            shares.push(Share::new(table, extents, values));
         }
+        runs.iter().try_for_each(|(table, _)| table.check_alive())?;
+        let shown: Vec<_> = shares.iter().map(|s| s.shown.clone()).collect();
         let attached = self.attach(Attachment { shares, further });
         // In doubt: the space may be the database's.
-        if attached.as_ref().err().is_none_or(|e| e.kind() == terrane_base::ErrorKind::Poisoned) {
-            runs.into_iter().for_each(|(_, run)| run.keep());
+        let in_doubt = attached.as_ref().is_err_and(|e| e.kind() == ErrorKind::Poisoned);
+        for ((_, run), shown) in runs.into_iter().zip(shown) {
+            if in_doubt || shown.load(Ordering::Acquire) {
+                run.keep();
+            }
         }
         attached
     }
