@@ -137,6 +137,10 @@ pub(crate) struct LoadArgs {
     /// Forget an interrupted load of this input and begin again
     #[arg(long)]
     pub(crate) restart: bool,
+    /// The records are sorted by key, bytewise, each key once: write them straight into extents, and show them all at once at the
+    /// end. An interrupted load leaves nothing behind and begins anew
+    #[arg(long, conflicts_with = "restart")]
+    pub(crate) sorted: bool,
     /// Give up after this many bad records
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) max_bad: u64,

@@ -53,6 +53,10 @@ pub(crate) fn to_json(s: &Stats) -> Value {
         "compact_read": s.compact_read, "compact_written": s.compact_written,
         "extents_moved": s.extents_moved, "blocks_copied": s.blocks_copied, "tasks_redone": s.tasks_redone,
         "paced_seconds": s.paced_seconds, "full_waits": s.full_waits, "full_wait_seconds": s.full_wait_seconds,
+        "attached": s.attached, "transactions": s.transactions, "transactions_committed": s.transactions_committed,
+        "write_conflicts": s.write_conflicts, "prepared": s.prepared, "locked_keys": s.locked_keys,
+        "locked_ranges": s.locked_ranges, "lock_waiting": s.lock_waiting, "lock_waits": s.lock_waits,
+        "lock_timeouts": s.lock_timeouts, "deadlocks": s.deadlocks,
         "trouble": s.trouble, "subtables": subtables,
     })
 }
@@ -89,6 +93,19 @@ pub(crate) fn to_text(s: &Stats) -> String {
         "commits     sequence {}, durable to {}, writers slowed down for {:.2} s, stopped {} times for {:.2} s",
         s.sequence, s.durable_lsn, s.paced_seconds, s.full_waits, s.full_wait_seconds
     );
+    if s.transactions + s.prepared > 0 {
+        let _ = writeln!(
+            o,
+            "transact.   {} begun, {} committed, {} conflicts, {} prepared; {} keys and {} ranges locked, {} deadlocks",
+            s.transactions,
+            s.transactions_committed,
+            s.write_conflicts,
+            s.prepared,
+            s.locked_keys,
+            s.locked_ranges,
+            s.deadlocks
+        );
+    }
     if let Some(e) = &s.trouble {
         let _ = writeln!(o, "trouble     {e}");
     }
