@@ -8,11 +8,15 @@
 //! "A Critique of ANSI SQL Isolation Levels" (SIGMOD 1995: P4), P. Bailis et al., "Highly Available Transactions" (VLDB 2013: OTV,
 //! PMP), A. Fekete et al., "A Read-Only Transaction Anomaly Under Snapshot Isolation" (SIGMOD Record 2004), and Y. Sovran
 //! et al., "Transactional Storage for Geo-replicated Systems" (SOSP 2011: long fork).
-#![allow(clippy::disallowed_methods, reason = "a test may start threads")]
+#![allow(clippy::disallowed_methods, reason = "a test may start threads, and looks at the clock")]
+
+mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use support::Rng;
 use terrane::media::Media;
 use terrane::media::real::RealOptions;
 use terrane::media::sim::SimMedia;
@@ -635,44 +639,59 @@ fn a_lock_that_covers_more_than_was_asked_for_does_not_hide_a_conflict() {
     a.put("k00000000", 1).unwrap();
 }
 
+/// Once; with `TERRANE_ISOLATION_SECONDS` for so long.
+fn for_as_long_as_asked(mut round: impl FnMut(u64)) {
+    let seconds = std::env::var("TERRANE_ISOLATION_SECONDS").ok().and_then(|v| v.parse().ok());
+    let (began, time) = (Instant::now(), Duration::from_secs(seconds.unwrap_or(0)));
+    for number in 0.. {
+        round(number);
+        if began.elapsed() >= time {
+            eprintln!("{} rounds", number + 1);
+            return;
+        }
+    }
+}
+
 /// Money moves between accounts, some of which come and go; whoever looks at all of them sees all of it.
 #[test]
 fn money_is_neither_made_nor_lost() {
-    for level in LEVELS {
-        let s = Stage::new(level);
-        let name = |i: u64| format!("b{i}");
-        (0..8u64).for_each(|i| s.t.put(name(i).as_bytes(), b"100").unwrap());
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for seed in 0..2u64 {
-                let (s, stop) = (&s, &stop);
-                scope.spawn(move || {
-                    let mut random = seed;
-                    let mut done = 0;
-                    while done < 150 {
-                        random = random
-                            .wrapping_mul(6_364_136_223_846_793_005)
-                            .wrapping_add(1_442_695_040_888_963_407);
-                        let (from, to) = (name((random >> 33) % 8), name((random >> 43) % 8));
-                        if from != to && transfer(s, &from, &to, (random >> 53) % 40).is_ok() {
-                            done += 1;
-                        }
+    for_as_long_as_asked(|round| LEVELS.iter().for_each(|level| money_moves(*level, round)));
+}
+
+fn account(number: u64) -> String {
+    format!("b{number}")
+}
+
+fn money_moves(level: Level, round: u64) {
+    let s = Stage::new(level);
+    (0..8).for_each(|i| s.t.put(account(i).as_bytes(), b"100").unwrap());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (s, stop) = (&s, &stop);
+            scope.spawn(move || {
+                let mut rng = Rng(2 * round + thread);
+                let mut done = 0;
+                while done < 150 {
+                    let (from, to) = (account(rng.below(8)), account(rng.below(8)));
+                    if from != to && transfer(s, &from, &to, rng.below(40)).is_ok() {
+                        done += 1;
                     }
-                    stop.store(true, Ordering::Relaxed);
-                });
-            }
-            while !stop.load(Ordering::Relaxed) {
-                let mut all = s.begin();
-                all.txn.set_lock_wait(LockWait::default());
-                // A scan of read committed sees one moment too.
-                let Ok(seen) = all.scan("b", "c") else { continue };
-                if all.commit().is_ok() {
-                    assert_eq!(seen.iter().sum::<i64>(), 800, "{level:?}");
                 }
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+        while !stop.load(Ordering::Relaxed) {
+            let mut all = s.begin();
+            all.txn.set_lock_wait(LockWait::default());
+            // A scan of read committed sees one moment too.
+            let Ok(seen) = all.scan("b", "c") else { continue };
+            if all.commit().is_ok() {
+                assert_eq!(seen.iter().sum::<i64>(), 800, "{level:?}");
             }
-        });
-        assert_eq!((0..8).map(|i| s.now(&name(i))).sum::<i64>(), 800, "{level:?}");
-    }
+        }
+    });
+    assert_eq!((0..8).map(|i| s.now(&account(i))).sum::<i64>(), 800, "{level:?}");
 }
 
 /// Accounts without money are deleted. Locks are taken as the level needs them.
@@ -692,4 +711,52 @@ fn transfer(s: &Stage, from: &str, to: &str, sum: u64) -> Result<()> {
     }
     a.put(to, of_to + sum)?;
     a.commit()
+}
+
+/// Of each pair of keys, written by two, nobody sees the first without the second if somebody sees the second without the first.
+#[test]
+fn no_two_readers_see_two_writers_in_different_orders() {
+    for_as_long_as_asked(|_| LEVELS[1..].iter().for_each(|level| forks(*level)));
+}
+
+fn forks(level: Level) {
+    const PAIRS: u64 = 150;
+    let s = Stage::new(level);
+    let written = AtomicU64::new(0);
+    let write = |side: &str| {
+        for pair in 0..PAIRS {
+            loop {
+                let mut a = s.begin();
+                if a.put(&format!("{pair}{side}"), 1).and_then(|()| a.commit()).is_ok() {
+                    break;
+                }
+            }
+            written.fetch_max(pair, Ordering::Relaxed);
+        }
+    };
+    let read = |sides: [&str; 2]| {
+        let mut seen = Vec::new();
+        let mut pair = 0;
+        while pair + 1 < PAIRS {
+            pair = written.load(Ordering::Relaxed);
+            let mut a = s.begin();
+            let looked = sides.map(|side| a.get(&format!("{pair}{side}")));
+            if let ([Ok(first), Ok(second)], Ok(())) = (looked, a.commit())
+                && first != second
+            {
+                seen.push((pair, first == 1));
+            }
+        }
+        seen
+    };
+    let (c, d) = std::thread::scope(|scope| {
+        let d = scope.spawn(|| read(["r", "l"]));
+        scope.spawn(|| write("l"));
+        scope.spawn(|| write("r"));
+        (read(["l", "r"]), d.join().unwrap())
+    });
+    // Each as: of which pair, and whether it was the one that it looks at first. They look at different ones first.
+    for of_pair in &c {
+        assert!(!d.contains(of_pair), "{level:?}: {of_pair:?}: each saw another one first");
+    }
 }
