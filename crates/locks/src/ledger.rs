@@ -22,7 +22,7 @@ pub(crate) struct Ledger {
     /// Ranges that took the place of key locks, and stay until the end.
     escalated: Vec<Arc<Wish>>,
     /// The keys whose locks they took the place of: of what else they cover nobody asked.
-    replaced: HashSet<(SubtableId, Arc<[u8]>)>,
+    replaced: Option<Box<Replaced>>,
     /// By subtable.
     tallies: Vec<(SubtableId, Tally)>,
 }
@@ -38,6 +38,8 @@ pub(crate) struct KeyLock {
     /// The one before it with the same hash.
     older: Option<usize>,
 }
+
+type Replaced = HashSet<(SubtableId, Arc<[u8]>)>;
 
 /// The first and the last of some keys.
 type Piece = (Arc<[u8]>, Arc<[u8]>);
@@ -84,13 +86,13 @@ impl Ledger {
     pub(crate) fn was_asked_for(&self, subtable: SubtableId, key: &[u8], hash: u64) -> bool {
         self.key_mode(subtable, key, hash).is_some()
             || self.ranges.iter().any(|(_, range)| range.covers(subtable, key))
-            || (!self.replaced.is_empty() && self.replaced.contains(&(subtable, key.into())))
+            || self.replaced.as_ref().is_some_and(|replaced| replaced.contains(&(subtable, key.into())))
     }
 
     /// Forgets that a key was asked for whose lock was replaced.
     pub(crate) fn disclaim(&mut self, subtable: SubtableId, key: &[u8]) {
-        if !self.replaced.is_empty() {
-            self.replaced.remove(&(subtable, key.into()));
+        if let Some(replaced) = &mut self.replaced {
+            replaced.remove(&(subtable, key.into()));
         }
     }
 
@@ -170,7 +172,7 @@ impl Ledger {
         self.newest.clear();
         self.upgrades.clear();
         self.tallies.clear();
-        self.replaced.clear();
+        self.replaced = None;
         let ranges = self.ranges.drain(..).map(|(_, range)| range).chain(self.escalated.drain(..));
         (self.keys.drain(..), ranges)
     }
@@ -200,7 +202,8 @@ impl Ledger {
         let covered = |lock: &mut KeyLock| ranges.iter().any(|range| range.covers(lock.subtable, &lock.key));
         let released: Vec<KeyLock> = self.keys.extract_if(.., covered).collect();
         self.upgrades.retain_mut(|(_, lock)| !covered(lock));
-        self.replaced.extend(released.iter().map(|lock| (lock.subtable, lock.key.clone())));
+        let replaced = self.replaced.get_or_insert_default();
+        replaced.extend(released.iter().map(|lock| (lock.subtable, lock.key.clone())));
         self.newest.clear();
         for (at, lock) in self.keys.iter_mut().enumerate() {
             lock.older = self.newest.insert(lock.hash, at);
