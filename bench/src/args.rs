@@ -50,9 +50,9 @@ pub(crate) struct RunArgs {
     /// Bytes of a value; half of them compress
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=67_108_864))]
     pub(crate) value_bytes: u64,
-    /// Skew of the choice of keys (0: none), for the ycsb workloads
-    #[arg(long, default_value_t = 0.99)]
-    pub(crate) zipf: f64,
+    /// Skew of the choice of keys (0: none), for the ycsb workloads (default: 0.99), txn and txn-rollback (0.8)
+    #[arg(long)]
+    pub(crate) zipf: Option<f64>,
     /// Cache of the engine
     #[arg(long, default_value_t = 1024)]
     pub(crate) cache_mib: u64,

@@ -19,12 +19,13 @@ pub(crate) struct Recorder {
     latencies: Histogram<u64>,
     seconds: Vec<u64>,
     ops: u64,
+    retries: u64,
 }
 
 impl Recorder {
     pub(crate) fn new(began: Instant) -> Result<Self, Failure> {
         let latencies = Histogram::new_with_bounds(1, LONGEST_NANOS, 3)?;
-        Ok(Recorder { began, last: began, latencies, seconds: Vec::new(), ops: 0 })
+        Ok(Recorder { began, last: began, latencies, seconds: Vec::new(), ops: 0, retries: 0 })
     }
 
     /// Before the first operation, and after any pause that is not to count.
@@ -46,6 +47,11 @@ impl Recorder {
         self.seconds[second] += n;
     }
 
+    /// An operation came to nothing, and is tried again: the time goes on.
+    pub(crate) fn retry(&mut self) {
+        self.retries += 1;
+    }
+
     pub(crate) fn elapsed(&self) -> Duration {
         self.last - self.began
     }
@@ -53,6 +59,7 @@ impl Recorder {
     pub(crate) fn add(&mut self, other: &Recorder) -> Result<(), Failure> {
         self.latencies.add(&other.latencies)?;
         self.ops += other.ops;
+        self.retries += other.retries;
         self.last = self.last.max(other.last);
         if self.seconds.len() < other.seconds.len() {
             self.seconds.resize(other.seconds.len(), 0);
@@ -71,6 +78,7 @@ impl Recorder {
         let us = |q: f64| self.latencies.value_at_quantile(q) as f64 / 1e3;
         Measured {
             ops: self.ops,
+            retries: self.retries,
             seconds,
             ops_per_s: self.ops as f64 / seconds,
             p50_us: us(0.5),
@@ -88,6 +96,8 @@ impl Recorder {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) ops: u64,
+    /// Times that an operation came to nothing and was tried again.
+    pub(crate) retries: u64,
     pub(crate) seconds: f64,
     pub(crate) ops_per_s: f64,
     pub(crate) p50_us: f64,

@@ -21,6 +21,8 @@ pub(crate) struct Row {
     pub(crate) round: u64,
     pub(crate) threads: u64,
     pub(crate) ops: u64,
+    /// Transactions that others were in the way of, and that were tried again.
+    pub(crate) retries: u64,
     pub(crate) seconds: f64,
     pub(crate) ops_per_s: f64,
     pub(crate) p50_us: f64,
@@ -55,6 +57,8 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn new(entrant: &Entrant, plan: &Plan, settings: &Settings, a: Answer) -> Self {
         let m = a.measured;
+        let shared =
+            Settings { zipf: settings.zipf.or(Some(plan.workload.default_zipf())), ..settings.clone() };
         let live = (settings.records * settings.record_bytes()) as f64;
         let written = plan.workload.written_records(m.ops) * settings.record_bytes() as f64;
         Row {
@@ -64,6 +68,7 @@ impl Row {
             round: plan.round,
             threads: plan.threads,
             ops: m.ops,
+            retries: m.retries,
             seconds: m.seconds,
             ops_per_s: m.ops_per_s,
             p50_us: m.p50_us,
@@ -87,15 +92,16 @@ impl Row {
             cpu_seconds: a.cost.cpu_seconds,
             stolen_seconds: a.cost.stolen_seconds,
             settled_after_s: a.settled_after,
-            settings: json!({ "shared": settings, "block_kib": entrant.block_kib }),
+            settings: json!({ "shared": shared, "block_kib": entrant.block_kib }),
             says: a.says,
         }
     }
 
     /// The row in one line, for someone who watches.
     pub(crate) fn line(&self) -> String {
+        let retries = if self.retries > 0 { format!("  {} retries", self.retries) } else { String::new() };
         format!(
-            "round {} {:<16} x{:<2} {:<12} {:>10.0} op/s  p50 {:.1} us  p99 {:.1} us  cpu {:.1} s",
+            "round {} {:<16} x{:<2} {:<12} {:>10.0} op/s  p50 {:.1} us  p99 {:.1} us  cpu {:.1} s{retries}",
             self.round + 1,
             self.workload.to_string(),
             self.threads,

@@ -37,8 +37,8 @@ pub(crate) fn rows(
 ) -> Result<Vec<Row>, Failure> {
     let peers = Peers::load(a)?;
     let settings = Settings::new(a);
-    if !(0.0..1.0).contains(&settings.zipf) {
-        return Err(format!("--zipf {}: from 0 up to, and without, 1", settings.zipf).into());
+    if let Some(zipf) = settings.zipf.filter(|z| !(0.0..1.0).contains(z)) {
+        return Err(format!("--zipf {zipf}: from 0 up to, and without, 1").into());
     }
     let entrants: Vec<Entrant> =
         a.engine.iter().flat_map(|k| k.entrants(&peers, a.terrane_block_kib.as_deref())).collect();
@@ -50,17 +50,25 @@ pub(crate) fn rows(
         let job = Job {
             entrant: entrant.clone(),
             dir: dir.path().join(name),
-            settings: Settings { hold_compactions: alone, ..settings.clone() },
+            settings: Settings {
+                hold_compactions: alone,
+                transactions: workload.is_some_and(Workload::transacts),
+                ..settings.clone()
+            },
             peers: peers.clone(),
             one_core: alone,
         };
         Worker::start(&job, &under, Stdio::inherit())
     };
 
-    let mut loaded = Vec::new();
-    if a.workload.iter().any(|w| w.start() == Start::Loaded) {
+    // Databases for transactions are apart: an engine may have to be opened in another way for them.
+    let mut loaded = [Vec::new(), Vec::new()];
+    for (transacts, loaded) in [false, true].into_iter().zip(&mut loaded) {
+        let mut loads = a.workload.iter().filter(|w| w.start() == Start::Loaded);
+        let Some(&workload) = loads.find(|w| w.transacts() == transacts) else { continue };
         for (i, entrant) in entrants.iter().enumerate() {
-            let mut worker = start(entrant, &format!("{i}"), None)?;
+            let name = if transacts { format!("{i}-transactions") } else { format!("{i}") };
+            let mut worker = start(entrant, &name, Some(workload))?;
             let answer = worker.order(&Order::Load)?;
             report::note(&format!(
                 "{entrant}: loaded {} records in {:.1} s, at rest {:.1} s later, {} MiB on disk",
@@ -82,7 +90,7 @@ pub(crate) fn rows(
                 let plan = Plan { workload, threads, ops: a.ops, seconds: a.seconds, round };
                 let order = Order::Run(plan.clone());
                 let answer = if workload.start() == Start::Loaded {
-                    loaded[i].order(&order)?
+                    loaded[usize::from(workload.transacts())][i].order(&order)?
                 } else {
                     let name = format!("{i}-{workload}-{round}");
                     let mut worker = start(&entrants[i], &name, Some(workload))?;
@@ -108,7 +116,7 @@ pub(crate) fn rows(
             }
         }
     }
-    for worker in loaded {
+    for worker in loaded.into_iter().flatten() {
         worker.stop()?;
     }
     Ok(rows)

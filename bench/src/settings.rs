@@ -11,7 +11,8 @@ pub(crate) struct Settings {
     pub(crate) records: u64,
     pub(crate) key_bytes: usize,
     pub(crate) value_bytes: usize,
-    pub(crate) zipf: f64,
+    /// None: as the workload has it.
+    pub(crate) zipf: Option<f64>,
     pub(crate) cache_bytes: u64,
     pub(crate) memtable_bytes: u64,
     pub(crate) compression: Compression,
@@ -19,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) direct: bool,
     /// Compactions wait until they are asked for.
     pub(crate) hold_compactions: bool,
+    /// Opened for workloads of transactions.
+    pub(crate) transactions: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -41,6 +44,7 @@ impl Settings {
             sync: a.sync,
             direct: a.direct,
             hold_compactions: false,
+            transactions: false,
         }
     }
 
@@ -70,6 +74,8 @@ pub(crate) struct RocksDb {
     pub(crate) direct_io: bool,
     pub(crate) format_version: i32,
     pub(crate) statistics: bool,
+    pub(crate) lock_stripes: usize,
+    pub(crate) per_key_locks: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -51,7 +51,13 @@ impl Bytes<'_> {
             4 | 5 => Op::Background,
             _ => {
                 let n = 1 + self.next() % 4;
-                Op::Write { changes: (0..n).map(|_| self.change()).collect(), sync: n == 2 }
+                let by = match self.next() % 8 {
+                    0 => By::Transaction(Isolation::Snapshot),
+                    1 => By::Transaction(Isolation::Serializable),
+                    2 => By::Optimistic,
+                    _ => By::Batch,
+                };
+                Op::Write { changes: (0..n).map(|_| self.change()).collect(), sync: n == 2, by }
             }
         }
     }

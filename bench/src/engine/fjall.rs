@@ -9,7 +9,7 @@ use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistM
 use serde_json::json;
 
 use crate::Failure;
-use crate::engine::{Engine, Session};
+use crate::engine::{Engine, Session, wait_while};
 use crate::settings::{self, Settings};
 
 pub(crate) struct Fjall {
@@ -40,13 +40,7 @@ impl Engine for Fjall {
     }
 
     fn settle(&self) -> Result<(), Failure> {
-        // It has no call that waits.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while self.db.outstanding_flushes() + self.db.active_compactions() > 0
-            && std::time::Instant::now() < until
-        {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        wait_while(|| self.db.outstanding_flushes() + self.db.active_compactions() > 0);
         Ok(())
     }
 

@@ -11,11 +11,15 @@ mod rocksdb;
 mod terrane;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 use crate::settings::{Peers, Settings};
+
+/// How long a transaction waits for a lock.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// An engine's name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -133,6 +137,55 @@ pub(crate) trait Session {
 
     /// Shows up to `limit` records from `from` on to `see`; says how many there were.
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure>;
+
+    /// Does a transaction from its beginning to its end; `see` gets the values it reads. For engines that have them.
+    fn transact(&mut self, _script: &Script<'_>, _see: &mut dyn FnMut(&[u8])) -> Result<Outcome, Failure> {
+        Err("this engine is not compared at transactions".into())
+    }
+}
+
+/// A transaction as a workload wants it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Script<'a> {
+    pub(crate) steps: &'a [Step<'a>],
+    pub(crate) ending: Ending,
+    /// Whether others lock the same keys in another order.
+    #[cfg_attr(not(feature = "peers"), expect(dead_code, reason = "Terrane always looks for deadlocks"))]
+    pub(crate) deadlocks: bool,
+}
+
+/// What a transaction does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step<'a> {
+    /// Locks a key and reads its latest value.
+    GetForUpdate(&'a [u8]),
+    /// Sets a key to a value.
+    Put(&'a [u8], &'a [u8]),
+}
+
+/// How a transaction ends if it comes so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Commit { sync: bool },
+    Rollback,
+}
+
+/// What came of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It ended as it was to.
+    Done,
+    /// Others were in its way: it was rolled back, and may be tried again.
+    Refused,
+}
+
+/// Waits, for a minute at most, until an engine that has no call for it is no more busy.
+#[cfg(feature = "peers")]
+fn wait_while(busy: impl Fn() -> bool) {
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while busy() && std::time::Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Opens or creates a database in `dir`.
@@ -147,7 +200,12 @@ pub(crate) fn open(
         Kind::Terrane => Box::new(terrane::Terrane::open(dir, settings, entrant.block_kib)?),
         #[cfg(feature = "peers")]
         Kind::Rocksdb => {
-            Box::new(rocksdb::RocksDb::open(dir, settings, &peers.rocksdb, entrant.block_kib.unwrap_or(16))?)
+            let (own, kib) = (&peers.rocksdb, entrant.block_kib.unwrap_or(16));
+            if settings.transactions {
+                Box::new(rocksdb::TransactionDb::open(dir, settings, own, kib)?)
+            } else {
+                Box::new(rocksdb::RocksDb::open(dir, settings, own, kib)?)
+            }
         }
         #[cfg(feature = "peers")]
         Kind::Fjall => Box::new(fjall::Fjall::open(dir, settings, &peers.fjall)?),

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use serde_json::json;
 use terrane::{
-    Compression, Db, Durability, Options, ReadOptions, Subtable, SubtableOptions, Tuning, WriteBatch,
+    Compression, Db, Durability, Isolation, LockWait, Options, ReadOptions, Subtable, SubtableOptions,
+    Transaction, TransactionOptions, Tuning, WriteBatch,
 };
 
 use crate::Failure;
-use crate::engine::{Engine, Session};
+use crate::engine::{Ending, Engine, LOCK_WAIT, Outcome, Script, Session, Step};
 use crate::settings::{self, Settings};
 
 pub(crate) struct Terrane {
@@ -132,4 +133,41 @@ impl Session for Handle<'_> {
         }
         Ok(n)
     }
+
+    fn transact(&mut self, script: &Script<'_>, see: &mut dyn FnMut(&[u8])) -> Result<Outcome, Failure> {
+        // Locks, and reads of the latest: what the peers' transactions are if nothing more is asked of them.
+        let options = TransactionOptions::new()
+            .isolation(Isolation::ReadCommitted)
+            .lock_wait(LockWait::AtMost(LOCK_WAIT));
+        match perform(self.db.begin(options)?, &self.table, script, see) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(e) if e.should_retry() => Ok(Outcome::Refused),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// After an error it is dropped, and so rolled back.
+fn perform(
+    mut transaction: Transaction,
+    table: &Subtable,
+    script: &Script<'_>,
+    see: &mut dyn FnMut(&[u8]),
+) -> terrane::Result<()> {
+    for step in script.steps {
+        match *step {
+            Step::GetForUpdate(key) => {
+                if let Some(value) = transaction.get_for_update(table, key)? {
+                    see(&value);
+                }
+            }
+            Step::Put(key, value) => transaction.put(table, key, value)?,
+        }
+    }
+    match script.ending {
+        Ending::Commit { sync: true } => drop(transaction.commit(Durability::Sync)?),
+        Ending::Commit { sync: false } => drop(transaction.commit(Durability::Buffered)?),
+        Ending::Rollback => transaction.rollback(),
+    }
+    Ok(())
 }

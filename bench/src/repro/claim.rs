@@ -40,6 +40,8 @@ pub(super) enum Of {
     Open,
     /// Reads per second that the device completed.
     DeviceReads,
+    /// Times that an operation was tried again, per operation that was done.
+    Retries,
 }
 
 impl Of {
@@ -57,6 +59,7 @@ impl Of {
             Of::WrittenAgainst => row.write_amp,
             Of::Open => Some(row.seconds),
             Of::DeviceReads => Some(row.device_reads_per_s),
+            Of::Retries => Some(row.retries as f64 / row.ops as f64),
         }
     }
 
@@ -84,6 +87,7 @@ impl Of {
             Of::WrittenAgainst => ("bytes written", "x RocksDB's"),
             Of::Open => ("open", "s"),
             Of::DeviceReads => ("device reads", "per s"),
+            Of::Retries => ("retries", "per operation"),
         }
     }
 }
@@ -126,7 +130,12 @@ impl Claim {
         let holds = self.bound.is_none_or(|b| better(measured, b) == measured);
         Ok(Line {
             figure,
-            row: format!("{} {}: {what}", self.workload, threads(self.threads)),
+            row: format!(
+                "{} {}{}: {what}",
+                self.workload,
+                threads(self.threads),
+                if args.sync { ", synced" } else { "" }
+            ),
             claimed: self.bound,
             measured,
             unit,

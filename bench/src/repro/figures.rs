@@ -25,6 +25,11 @@ pub(super) const ALL: &[Figure] = &[
     Figure { name: "reopen", about: "opening after kill -9, and after a clean close", parts: reopen },
     Figure { name: "large", about: "10 GiB with 512 MiB of cache and memtables, direct I/O", parts: large },
     Figure {
+        name: "txn",
+        about: "transactions of ten operations, against RocksDB's TransactionDB",
+        parts: txn,
+    },
+    Figure {
         name: "counters",
         about: "instructions and atomic operations, and what cached reads write; wants valgrind",
         parts: counters,
@@ -161,6 +166,19 @@ fn large() -> Vec<Part> {
     vec![part(more, claims.collect())]
 }
 
+fn txn() -> Vec<Part> {
+    let of = |w, bound| [1, 2, 16].map(|threads| claim(w, Of::Speed, bound).with(threads));
+    let contended = [2, 16]
+        .into_iter()
+        .flat_map(|threads| [Of::Speed, Of::Retries].map(|of| stated(W::TxnContended, of).with(threads)));
+    let more = "--records 1000000 --ops 100000000 --seconds 8";
+    vec![
+        part(more, [of(W::Txn, 1.3), of(W::TxnRollback, 2.0)].concat()),
+        part(&format!("{more} --sync"), of(W::Txn, 1.3).to_vec()),
+        part(more, contended.collect()),
+    ]
+}
+
 fn counters() -> Vec<Part> {
     vec![Part::Counters]
 }
@@ -180,5 +198,18 @@ mod tests {
                 assert!(claims.iter().all(|c| all.contains(&(c.workload, c.threads))));
             }
         }
+    }
+
+    #[test]
+    fn transactions_are_claimed_synced_and_not() {
+        let figure = named("txn").unwrap();
+        let mut synced = Vec::new();
+        for part in (figure.parts)() {
+            let Part::Rows { command, claims } = part else { continue };
+            let args = RunArgs::from_line(&command).unwrap();
+            let bound = |c: &Claim| (c.workload, c.threads) == (W::Txn, 16) && c.bound == Some(1.3);
+            synced.extend(claims.iter().any(bound).then_some(args.sync));
+        }
+        assert_eq!(synced, [false, true]);
     }
 }

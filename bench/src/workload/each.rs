@@ -1,9 +1,9 @@
-//! One thread of each workload but YCSB's.
+//! One thread of each workload but YCSB's and those of transactions.
 
 use std::sync::atomic::Ordering;
 
 use crate::Failure;
-use crate::workload::{Lane, Workload, ycsb};
+use crate::workload::{Lane, Workload, txn, ycsb};
 
 /// Records of a seekrandom, its own included.
 const SEEK_RECORDS: u64 = 10;
@@ -27,6 +27,7 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
         Workload::Deleterandom => delete(lane),
         Workload::Compact => compact(lane),
         Workload::ReopenKilled | Workload::ReopenClosed => look(lane),
+        w if w.transacts() => txn::work(lane, w),
         w => ycsb::work(lane, w),
     }
 }

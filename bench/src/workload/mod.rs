@@ -1,6 +1,7 @@
 //! The workloads: what each does to a database, and what it finds there.
 
 mod each;
+mod txn;
 mod ycsb;
 
 use std::ops::Range;
@@ -62,6 +63,12 @@ pub(crate) enum Workload {
     ReopenKilled,
     /// Opens a database that was closed; an operation is a record
     ReopenClosed,
+    /// Transactions that get five keys for update, and put each of them; an operation is a transaction
+    Txn,
+    /// Transactions that get ten keys for update, and are rolled back; an operation is a transaction
+    TxnRollback,
+    /// As txn, on 64 records and in no order: deadlocks are frequent, and are retried
+    TxnContended,
 }
 
 /// What a workload begins with.
@@ -89,6 +96,16 @@ impl Workload {
         matches!(self, Workload::ReopenKilled | Workload::ReopenClosed)
     }
 
+    /// Whether its operations are transactions.
+    pub(crate) fn transacts(self) -> bool {
+        matches!(self, Workload::Txn | Workload::TxnRollback | Workload::TxnContended)
+    }
+
+    /// Skew of the choice of keys if nothing else is asked for.
+    pub(crate) fn default_zipf(self) -> f64 {
+        if self.transacts() { 0.8 } else { 0.99 }
+    }
+
     /// Records that `ops` operations of it write, about; 0 where it is not known how many a company wrote.
     pub(crate) fn written_records(self, ops: u64) -> f64 {
         let share = match self {
@@ -103,8 +120,10 @@ impl Workload {
             | Workload::Scan
             | Workload::YcsbC
             | Workload::ReopenKilled
-            | Workload::ReopenClosed => 0.0,
+            | Workload::ReopenClosed
+            | Workload::TxnRollback => 0.0,
             Workload::Compact => 1.0,
+            Workload::Txn | Workload::TxnContended => txn::KEYS as f64,
         };
         ops as f64 * share
     }
@@ -113,6 +132,7 @@ impl Workload {
     fn default_ops(self, records: u64) -> u64 {
         match self {
             Workload::Seekrandom | Workload::Seek | Workload::YcsbE => (records / 10).max(1),
+            w if w.transacts() => (records / 10).max(1),
             _ => records,
         }
     }
@@ -273,6 +293,8 @@ pub(crate) fn run(
     inserted: &std::sync::atomic::AtomicU64,
 ) -> Result<Measured, Failure> {
     let data = Data::new(settings.key_bytes, settings.value_bytes);
+    let zipf = settings.zipf.unwrap_or(plan.workload.default_zipf());
+    let zipf = Zipf::new(settings.records, zipf);
     let began = Instant::now();
     let course = Course {
         engine,
@@ -280,7 +302,7 @@ pub(crate) fn run(
         settings,
         data: &data,
         shuffle: Shuffle::new(settings.records, plan.round + 2),
-        zipf: Zipf::new(settings.records, settings.zipf),
+        zipf,
         inserted,
         began,
         over: false.into(),

@@ -12,10 +12,10 @@
 //! or waits in front of it. A request in front does not count if it waits for the very owner that asks, be it in turn: to let it go
 //! first would be a deadlock. That is how upgrades come first.
 //!
-//! *Hand-over.* Whoever changes a shard in which requests wait looks at all of them before it lets go of the mutex ([`shard`]), and
+//! *Hand-over.* Whoever changes a shard in which requests wait looks at all of them before it lets go of the mutex (`shard.rs`), and
 //! enters the locks of those that nothing stands against any more. Nobody wakes up to compete.
 //!
-//! *Deadlocks* are found when the edge that closes a cycle is drawn ([`graph`]), by whoever draws it. The youngest owner of the
+//! *Deadlocks* are found when the edge that closes a cycle is drawn (`graph.rs`), by whoever draws it. The youngest owner of the
 //! cycle is refused, and keeps what it holds: to give that up is up to the caller.
 //!
 //! *Mutexes* are taken in this order: one shard, the graph, one cell. The graph is touched only where somebody waits.

@@ -44,7 +44,7 @@ pub(crate) struct LargePut {
 }
 
 /// A length of a batch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mark {
     body: usize,
     pub(crate) count: u32,

@@ -50,6 +50,7 @@ pub use options::Tuning;
 pub use options::{CompactionMode, Compression, Durability, IndexKind, Options, SubtableOptions};
 pub use read::iter::{Cursor, KeyValue, Range, ReadOptions};
 pub use read::resume::{BlockRequest, FetchedBlock, Lookup, LookupStep};
+pub use txn::big::ingest::Ingest;
 pub use txn::cursor::TransactionCursor;
 pub use txn::options::{Isolation, LockWait, TransactionOptions};
 pub use txn::transaction::{Locked, Savepoint, Transaction};

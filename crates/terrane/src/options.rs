@@ -61,6 +61,8 @@ pub struct Tuning {
     pub piece_bytes: u64,
     /// A compaction task carries about this much raw input.
     pub task_bytes: usize,
+    /// Bytes of its own writes that a transaction keeps in memory; 0 = an eighth of the memtable budget.
+    pub transaction_bytes: usize,
     /// Compactions start by themselves, and not only where a flush waits for one or [`crate::Subtable::compact`] asks.
     pub compact: bool,
 }
@@ -76,6 +78,7 @@ impl Default for Tuning {
             extent_bytes: 2 << 20,
             piece_bytes: 64 << 20,
             task_bytes: 2 << 20,
+            transaction_bytes: 0,
             compact: true,
         }
     }
@@ -209,6 +212,14 @@ impl Options {
     /// is rewritten for each record; the other half takes what comes while one is written out.
     pub(crate) fn memtable_freeze_bytes(&self) -> usize {
         self.memtable_bytes / 2
+    }
+
+    /// Memory that a transaction's own writes take before they are spilled.
+    pub(crate) fn transaction_bytes(&self) -> usize {
+        match self.tuning.transaction_bytes {
+            0 => (self.memtable_bytes / 8).max(64 << 10),
+            n => n,
+        }
     }
 
     pub(crate) fn log_budget(&self) -> u64 {

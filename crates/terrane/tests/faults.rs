@@ -232,14 +232,14 @@ impl Run {
             Step::Create(t) if exists(t) => return Ok(()),
             Step::Drop(t) if !exists(t) => return Ok(()),
             Step::Op(Op::Flush(t) | Op::Compact(t)) if !exists(t) => return Ok(()),
-            Step::Op(Op::Write { changes, sync }) => {
+            Step::Op(Op::Write { changes, sync, by }) => {
                 let mut changes = changes.clone();
                 changes.retain(|c| match c {
                     Change::Put { table, .. }
                     | Change::Delete { table, .. }
                     | Change::DeleteRange { table, .. } => exists(table),
                 });
-                &Step::Op(Op::Write { changes, sync: *sync })
+                &Step::Op(Op::Write { changes, sync: *sync, by: *by })
             }
             other => other,
         };
@@ -496,7 +496,7 @@ fn fill_and_make_room(seed: u64, spare: u64) -> Outcome<Run> {
                     Op::Recreate(_) => Step::Op(Op::Background),
                     other => Step::Op(other),
                 },
-                _ => Step::Op(Op::Write { changes: vec![fresh], sync: rng.below(8) == 0 }),
+                _ => Step::Op(Op::Write { changes: vec![fresh], sync: rng.below(8) == 0, by: By::Batch }),
             })?;
             let errors = run.errors.values().sum::<u64>();
             after += u64::from(errors > refused);
@@ -527,7 +527,7 @@ fn fill_and_make_room(seed: u64, spare: u64) -> Outcome<Run> {
             run.step(&Step::Create(t))?;
         }
         let put = Change::Put { table: 0, key: b"room".to_vec(), value: vec![rounds; 100] };
-        run.step(&Step::Op(Op::Write { changes: vec![put], sync: rounds % 2 == 0 }))?;
+        run.step(&Step::Op(Op::Write { changes: vec![put], sync: rounds % 2 == 0, by: By::Batch }))?;
         if run.errors.values().sum::<u64>() > refused {
             return wrong(format!("there is room again, but {:?}", run.errors));
         }

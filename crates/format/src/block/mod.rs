@@ -43,7 +43,7 @@ pub use compression::{Compression, Compressor, decompress};
 pub use cursor::{BlockCursor, Peek};
 pub use lookup::get;
 pub(crate) use lookup::{Floor, floor};
-pub use view::{Block, BlockShape};
+pub use view::{Block, BlockShape, set_sequence};
 
 /// Most leaves of a block.
 pub const MAX_LEAVES: usize = 128;

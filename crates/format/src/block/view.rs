@@ -52,6 +52,21 @@ pub(crate) struct Record {
     pub next: u32,
 }
 
+/// Gives all records of a block one sequence. The block must store none apart from its base, as one does whose records all
+/// have the same.
+///
+/// # Errors
+/// [`ErrorKind::Corruption`] otherwise, and as [`Block::parse`].
+pub fn set_sequence(bytes: &mut [u8], seq: Seq) -> Result<()> {
+    let shape = Block::parse(bytes)?.shape;
+    let at = bytes.len() - TRAILER;
+    if shape.column_width != 0 || seq > MAX_SEQ {
+        return Err(bad("has sequences of its own", at));
+    }
+    bytes[at..at + 8].copy_from_slice(&seq.to_le_bytes());
+    Ok(())
+}
+
 impl<'a> Block<'a> {
     /// Reads the trailer and checks the directory's bounds, in constant time. What lies inside is checked when it is
     /// read.

@@ -80,6 +80,7 @@ impl<'a> Index<'a> {
         self.block.verify()?;
         let wrong = |what: &str| Err(Error::corruption(format!("extent {}: {what}", meta.id)));
         let (mut data, mut filters, mut rows, mut deletes, mut raw) = (0u64, 0u64, 0u64, 0u64, 0u64);
+        let (min_seq, max_seq) = meta.stored_seqs();
         let mut cursor = IndexCursor::new();
         cursor.seek_first(*self)?;
         while let Some(h) = cursor.handle() {
@@ -89,7 +90,7 @@ impl<'a> Index<'a> {
             if cursor.key() < meta.lo.as_slice() || cursor.key() >= meta.hi.as_slice() {
                 return wrong("a block starts outside the extent's bounds");
             }
-            if h.min_seq < meta.min_seq || h.max_seq > meta.max_seq {
+            if h.min_seq < min_seq || h.max_seq > max_seq {
                 return wrong("a block's sequences are outside the extent's");
             }
             data += u64::from(h.stored_len);

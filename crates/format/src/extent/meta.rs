@@ -54,7 +54,8 @@ pub struct ExtentMeta {
     pub min_seq: Seq,
     /// Largest sequence of any record or range tombstone.
     pub max_seq: Seq,
-    /// Reserved for attached runs: one sequence that stands for all of the extent's records. Always `None` now.
+    /// Of an extent that was written before its sequence was known: the one of all its records and range tombstones, which
+    /// are stored with [`STAGED_SEQ`]. Who reads its blocks and its index sets it ([`crate::block::set_sequence`]).
     pub global_seq: Option<Seq>,
     /// All keys and range tombstones are at or above this key.
     pub lo: Vec<u8>,
@@ -65,6 +66,9 @@ pub struct ExtentMeta {
     /// Whether a record refers to a value stored in units of its own.
     pub value_refs: bool,
 }
+
+/// The sequence with which records are stored whose own is not known yet.
+pub const STAGED_SEQ: Seq = 1;
 
 /// Presence bits, in one byte of the encoded form.
 const HAS_TOMBSTONES: u8 = 1;
@@ -106,12 +110,11 @@ impl ExtentMeta {
     /// Reads one meta.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`] if it is cut short or contradicts itself, [`ErrorKind::NewerFormat`] for unknown flags
-    /// and for a global sequence, which this version does not know how to read.
+    /// [`ErrorKind::Corruption`] if it is cut short or contradicts itself, [`ErrorKind::NewerFormat`] for unknown flags.
     pub fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let at = r.position() as u64;
         let flags = r.u8()?;
-        if flags & !(HAS_TOMBSTONES | VALUE_REFS) != 0 {
+        if flags & !(HAS_TOMBSTONES | VALUE_REFS | GLOBAL_SEQ) != 0 {
             return Err(Error::new(
                 ErrorKind::NewerFormat,
                 format!("extent with flags {flags:#x} is not known to this version"),
@@ -132,7 +135,10 @@ impl ExtentMeta {
             raw_bytes: r.varint()?,
             min_seq: r.varint_max(MAX_SEQ, "sequence")?,
             max_seq: r.varint_max(MAX_SEQ, "range of sequences")?,
-            global_seq: None,
+            global_seq: match flags & GLOBAL_SEQ {
+                0 => None,
+                _ => Some(r.varint_max(MAX_SEQ, "global sequence")?),
+            },
             lo: r.prefixed(MAX_BOUND, "lower bound")?.to_vec(),
             hi: r.prefixed(MAX_BOUND, "upper bound")?.to_vec(),
             has_tombstones: flags & HAS_TOMBSTONES != 0,
@@ -141,6 +147,20 @@ impl ExtentMeta {
         let meta = ExtentMeta { max_seq: meta.min_seq + meta.max_seq, ..meta };
         meta.check().map_err(|e| e.with_offset(at))?;
         Ok(meta)
+    }
+
+    /// The same extent, whose records were stored with [`STAGED_SEQ`], at the sequence `seq`.
+    #[must_use]
+    pub fn attached(&self, seq: Seq) -> Self {
+        ExtentMeta { global_seq: Some(seq), min_seq: seq, max_seq: seq, ..self.clone() }
+    }
+
+    /// Smallest and largest sequence as they are stored.
+    pub fn stored_seqs(&self) -> (Seq, Seq) {
+        match self.global_seq {
+            Some(_) => (STAGED_SEQ, STAGED_SEQ),
+            None => (self.min_seq, self.max_seq),
+        }
     }
 
     /// The bytes from the extent's start to the end of its footer.
@@ -164,6 +184,9 @@ impl ExtentMeta {
         }
         if self.max_seq > MAX_SEQ {
             return wrong("its sequences are out of range");
+        }
+        if self.global_seq.is_some_and(|g| (g, g) != (self.min_seq, self.max_seq)) {
+            return wrong("its sequences are not the one of all its records");
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ pub use footer::{Footer, Properties};
 pub use handle::{BlockHandle, BlockSpan};
 pub use image::Image;
 pub use index::{Found, Index, IndexCursor, IndexPlace};
-pub use meta::{ExtentMeta, Section};
+pub use meta::{ExtentMeta, STAGED_SEQ, Section};
 
 /// Space is allocated in units of this many bytes.
 pub const UNIT_BYTES: usize = 64 << 10;

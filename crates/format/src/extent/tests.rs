@@ -4,7 +4,9 @@ use terrane_base::{ErrorKind, ExtentId, MAX_SEQ, Seq};
 
 use super::*;
 use crate::Kind;
-use crate::block::{self, Block, BlockBuilder, BlockCursor, BlockForm, Compression, FinishedBlock};
+use crate::block::{
+    self, Block, BlockBuilder, BlockCursor, BlockForm, Compression, FinishedBlock, set_sequence,
+};
 use crate::checksum::{crc, key_hash};
 use crate::codec::Reader;
 use crate::filter;
@@ -197,11 +199,13 @@ proptest! {
             min_seq: seqs.0.min(seqs.1), max_seq: seqs.0.max(seqs.1), global_seq: None,
             lo, hi, has_tombstones: bits.0, value_refs: bits.1,
         };
-        let mut bytes = Vec::new();
-        meta.encode(&mut bytes);
-        let mut r = Reader::new(&bytes);
-        prop_assert_eq!(ExtentMeta::decode(&mut r).unwrap(), meta);
-        prop_assert!(r.is_at_end());
+        for meta in [meta.attached(n.into()), meta] {
+            let mut bytes = Vec::new();
+            meta.encode(&mut bytes);
+            let mut r = Reader::new(&bytes);
+            prop_assert_eq!(ExtentMeta::decode(&mut r).unwrap(), meta);
+            prop_assert!(r.is_at_end());
+        }
     }
 
     #[test]
@@ -399,8 +403,38 @@ fn what_later_versions_write_is_recognised_as_newer() {
         assert_eq!(BlockHandle::decode(&bytes).unwrap_err().kind(), ErrorKind::NewerFormat, "{what}");
     }
     let mut meta = Vec::new();
-    ExtentMeta { global_seq: Some(9), ..x.meta }.encode(&mut meta);
+    x.meta.encode(&mut meta);
+    meta[0] |= 8;
     assert_eq!(ExtentMeta::decode(&mut Reader::new(&meta)).unwrap_err().kind(), ErrorKind::NewerFormat);
+}
+
+#[test]
+fn a_staged_extent_takes_its_sequence_when_it_is_attached() {
+    let mut b = BlockBuilder::new(form(Compression::None, 10).block);
+    for key in [b"a", b"b"] {
+        b.add(key, STAGED_SEQ, Kind::Put, b"v");
+    }
+    let mut builder = ExtentBuilder::new(form(Compression::None, 10)).unwrap();
+    builder.add_block(b.finish(), None).unwrap();
+    let x = builder.finish(ExtentId(1)).unwrap();
+    let meta = x.meta.attached(77);
+    let mut index = part(&x, x.meta.index).to_vec();
+    Index::parse(&index).unwrap().verify(&meta).unwrap();
+    set_sequence(&mut index, 77).unwrap();
+    let found = Index::parse(&index).unwrap().find(b"a", 77).unwrap().unwrap();
+    let mut block = x.bytes[..found.handle.stored_len as usize].to_vec();
+    set_sequence(&mut block, 77).unwrap();
+    let at = |seq| crate::block::get(Block::parse(&block).unwrap(), b"b", seq).unwrap().map(|(seq, ..)| seq);
+    assert_eq!((at(76), at(77)), (None, Some(77)));
+    // One whose records differ has none to set.
+    let mut other = BlockBuilder::new(form(Compression::None, 10).block);
+    other.add(b"a", 5, Kind::Put, b"v");
+    other.add(b"b", 6, Kind::Put, b"v");
+    let mut bytes = other.finish().bytes;
+    assert_eq!(set_sequence(&mut bytes, 77).unwrap_err().kind(), ErrorKind::Corruption);
+    let mut wrong = Vec::new();
+    ExtentMeta { min_seq: 3, ..meta }.encode(&mut wrong);
+    assert_eq!(ExtentMeta::decode(&mut Reader::new(&wrong)).unwrap_err().kind(), ErrorKind::Corruption);
 }
 
 #[test]

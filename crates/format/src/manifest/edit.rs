@@ -14,6 +14,10 @@
 //!  9 log              generation varint | first lsn varint | durable lsn varint | clean u8
 //! 10 next ids         extent varint | file varint | subtable varint | value varint | run varint
 //! 11 end of checkpoint
+//! 12 stage            xid length varint, xid | front length varint, front of its prepare (see `crate::prepared`)
+//! 13 stage extent     xid length varint, xid | subtable varint | extent meta
+//! 14 stage value      xid length varint, xid | subtable varint | reference length varint, value reference
+//! 15 unstage          xid length varint, xid
 //!
 //! bound = 0 u8 (the extent's own) or 1 u8 | length varint, key
 //! size = nothing if both bounds are the extent's own, else bytes varint | rows varint | deletes varint
@@ -28,7 +32,7 @@ use terrane_base::{Error, ErrorKind, ExtentId, Lsn, Result, SubtableId};
 use super::PartSize;
 use crate::codec::{Reader, put_bytes, put_varint};
 use crate::extent::ExtentMeta;
-use crate::limits::{MAX_KEY, MAX_NAME};
+use crate::limits::{MAX_KEY, MAX_NAME, MAX_XID};
 use crate::options::MAX_OPTIONS;
 use crate::value_ref::ValueRef;
 
@@ -139,6 +143,36 @@ pub enum Edit {
         /// The value's id.
         id: u64,
     },
+    /// A transaction is prepared whose records are in extents that nobody sees yet.
+    Stage {
+        /// Its name.
+        xid: Vec<u8>,
+        /// Xid and locks, as a prepare in the log has them in front.
+        front: Vec<u8>,
+    },
+    /// An extent of a prepared transaction.
+    StageExtent {
+        /// Whose.
+        xid: Vec<u8>,
+        /// The subtable that its records are for.
+        subtable: SubtableId,
+        /// The extent.
+        extent: Arc<ExtentMeta>,
+    },
+    /// A value in units of its own that a prepared transaction refers to.
+    StageValue {
+        /// Whose.
+        xid: Vec<u8>,
+        /// The subtable that it is for.
+        subtable: SubtableId,
+        /// The value.
+        value: ValueRef,
+    },
+    /// A prepared transaction has ended: its extents and values are nobody's, but for those that edits of the same group add.
+    Unstage {
+        /// Whose.
+        xid: Vec<u8>,
+    },
     /// The log moved on.
     Log(LogPosition),
     /// Ids below these are used up.
@@ -158,10 +192,16 @@ const REMOVE_VALUE: u8 = 8;
 const LOG: u8 = 9;
 const NEXT_IDS: u8 = 10;
 const CHECKPOINT_END: u8 = 11;
+const STAGE: u8 = 12;
+const STAGE_EXTENT: u8 = 13;
+const STAGE_VALUE: u8 = 14;
+const UNSTAGE: u8 = 15;
 
 /// Bounds may be a key with a zero byte behind it.
 const MAX_BOUND: usize = MAX_KEY + 1;
 const MAX_VALUE_REF: usize = 1 << 20;
+/// Locks of a prepared transaction are not more than this in all.
+pub const MAX_FRONT: usize = 16 << 20;
 
 impl Edit {
     /// Appends the edit: tag, varint length, body.
@@ -222,6 +262,29 @@ impl Edit {
                 put_varint(b, u64::from(subtable.0));
                 put_varint(b, *id);
                 REMOVE_VALUE
+            }
+            Edit::Stage { xid, front } => {
+                put_bytes(b, xid);
+                put_bytes(b, front);
+                STAGE
+            }
+            Edit::StageExtent { xid, subtable, extent } => {
+                put_bytes(b, xid);
+                put_varint(b, u64::from(subtable.0));
+                extent.encode(b);
+                STAGE_EXTENT
+            }
+            Edit::StageValue { xid, subtable, value } => {
+                put_bytes(b, xid);
+                put_varint(b, u64::from(subtable.0));
+                let mut encoded = Vec::new();
+                value.encode(&mut encoded);
+                put_bytes(b, &encoded);
+                STAGE_VALUE
+            }
+            Edit::Unstage { xid } => {
+                put_bytes(b, xid);
+                UNSTAGE
             }
             Edit::Log(at) => {
                 put_varint(b, u64::from(at.generation));
@@ -309,6 +372,21 @@ impl Edit {
                 run: r.varint()?,
             }),
             CHECKPOINT_END => Edit::CheckpointEnd,
+            STAGE => Edit::Stage {
+                xid: xid(&mut r)?,
+                front: r.prefixed(MAX_FRONT, "front of a prepare")?.to_vec(),
+            },
+            STAGE_EXTENT => Edit::StageExtent {
+                xid: xid(&mut r)?,
+                subtable: subtable(&mut r)?,
+                extent: Arc::new(ExtentMeta::decode(&mut r)?),
+            },
+            STAGE_VALUE => Edit::StageValue {
+                xid: xid(&mut r)?,
+                subtable: subtable(&mut r)?,
+                value: ValueRef::decode(r.prefixed(MAX_VALUE_REF, "value reference")?)?,
+            },
+            UNSTAGE => Edit::Unstage { xid: xid(&mut r)? },
             other => {
                 return Err(Error::new(
                     ErrorKind::NewerFormat,
@@ -346,6 +424,10 @@ fn flag(r: &mut Reader<'_>) -> Result<bool> {
 
 fn small(r: &mut Reader<'_>, what: &str) -> Result<u32> {
     Ok(r.varint_max(u64::from(u32::MAX), what)? as u32)
+}
+
+fn xid(r: &mut Reader<'_>) -> Result<Vec<u8>> {
+    Ok(r.prefixed(MAX_XID, "length of an xid")?.to_vec())
 }
 
 fn subtable(r: &mut Reader<'_>) -> Result<SubtableId> {

@@ -58,6 +58,18 @@ fn edits() -> Vec<Edit> {
         Edit::NextIds(NextIds { extent: 1, file: 2, subtable: 3, value: 4, run: 5 }),
         Edit::DropSubtable { id: t, lsn: 1 },
         Edit::CheckpointEnd,
+        Edit::Stage { xid: b"x".to_vec(), front: vec![1; 300] },
+        Edit::StageExtent { xid: b"x".to_vec(), subtable: t, extent: Arc::new(meta(78).attached(5)) },
+        Edit::StageValue {
+            xid: b"x".to_vec(),
+            subtable: t,
+            value: ValueRef {
+                id: 8,
+                len: 150_000,
+                pieces: vec![ValuePiece { file: 1, unit: 2, units: 3, crc: 4 }],
+            },
+        },
+        Edit::Unstage { xid: b"x".to_vec() },
     ]
 }
 

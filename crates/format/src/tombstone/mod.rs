@@ -130,6 +130,12 @@ impl RangeTombstones {
         self.fragments = kept;
     }
 
+    /// The same ranges, all with one sequence.
+    #[must_use]
+    pub fn with_seq(&self, seq: Seq) -> Self {
+        RangeTombstones::from_ranges(self.fragments.iter().map(|f| (&f.start, &f.end, seq)))
+    }
+
     /// First start and last end.
     pub fn bounds(&self) -> Option<(&[u8], &[u8])> {
         Some((&self.fragments.first()?.start, &self.fragments.last()?.end))

@@ -344,8 +344,10 @@ impl Context<'_> {
         tombstones: &RangeTombstones,
         bottom: bool,
     ) -> Result<Vec<Piece>> {
-        let copyable = |b: &BlockOf| {
+        let copyable = |parts: &[ExtentRef], b: &BlockOf| {
             self.pick.from != self.pick.to
+                // As it is stored it does not have its sequence.
+                && parts[b.part].extent.meta.global_seq.is_none()
                 && b.handle.compression == self.form.compression
                 && !(bottom && b.handle.deletes > 0)
         };
@@ -361,7 +363,7 @@ impl Context<'_> {
             let spans = list.iter().enumerate().map(|(at, b)| {
                 let h = &b.handle;
                 // What must not be copied says that it is all deletions: the builder refuses such blocks.
-                let deletes = if copyable(b) && inside(parts, list, at) { h.deletes } else { h.rows };
+                let deletes = if copyable(parts, b) && inside(parts, list, at) { h.deletes } else { h.rows };
                 Span { first_key: &b.first_key[..], bytes: u64::from(h.raw_len), rows: h.rows, deletes }
             });
             sources.push(Source { blocks: spans.collect(), end: parts.last().map(|p| &*p.hi) });
@@ -426,9 +428,10 @@ impl<'a> Merge<'a> {
             let way = |share| {
                 let mut way = Way::default();
                 for (blocks, wanted) in loaded.by_ref().take(share) {
+                    let attached = wanted.extent.meta.global_seq.is_some();
                     way.blocks.extend(blocks.into_iter().zip(&wanted.blocks).map(|(bytes, handle)| {
                         match handle.compression {
-                            Stored::None => InputBlock::with_crc(bytes, handle.crc),
+                            Stored::None if !attached => InputBlock::with_crc(bytes, handle.crc),
                             _ => InputBlock::new(bytes),
                         }
                     }));

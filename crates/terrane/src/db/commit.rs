@@ -33,6 +33,7 @@ use crate::log::Admission;
 use crate::memtable::Memtable;
 use crate::options::Durability;
 use crate::tombstone::{During, Needed};
+use crate::txn::attach::Attachment;
 
 /// A memtable with fewer deletions than this goes on until it is full.
 const FEW_DELETES: u64 = 1 << 15;
@@ -54,6 +55,8 @@ pub(crate) struct Request {
     values: Vec<ValueRef>,
     settler: Settler,
     pub(crate) locks: Locks,
+    /// What becomes part of the database in its turn.
+    attachment: Option<Box<Attachment>>,
     /// Held until the body is in the log.
     _admission: Option<Admission>,
 }
@@ -109,8 +112,14 @@ impl Request {
             values: Vec::new(),
             settler,
             locks: Locks::Held(None),
+            attachment: None,
             _admission: None,
         }
+    }
+
+    /// Attaches runs; in the log it is nothing. Alone in its place.
+    pub(crate) fn attach(attachment: Attachment, settler: Settler) -> Self {
+        Request { attachment: Some(Box::new(attachment)), ..Request::no_op(settler) }
     }
 
     /// Bytes in the log.
@@ -139,6 +148,9 @@ pub(crate) struct GroupEntry {
     members: SmallVec<[Member; 1]>,
     sync: bool,
     failed: Option<Error>,
+    attachment: Option<Box<Attachment>>,
+    /// Why its attachment came to nothing.
+    refused: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -158,6 +170,13 @@ pub struct PendingCommit {
 }
 
 impl PendingCommit {
+    /// One that has its outcome.
+    pub(crate) fn done(engine: &Arc<Engine>, seq: Seq) -> Self {
+        let completion = Completion::new();
+        completion.settle(Ok(seq));
+        PendingCommit { completion, engine: engine.clone() }
+    }
+
     /// Blocks until the commit has the durability that was asked for; returns its sequence.
     ///
     /// # Errors
@@ -234,8 +253,8 @@ impl Engine {
         {
             return Err(Error::invalid("the batch names subtables of another database"));
         }
-        for t in batch.tables() {
-            t.check_alive()?;
+        if kind != EntryKind::Commit {
+            batch.tables().iter().try_for_each(|t| t.check_alive())?;
         }
         let large = batch.take_large();
         let most = self.options.max_batch_bytes();
@@ -284,6 +303,7 @@ impl Engine {
             values,
             settler: completion.settler(),
             locks,
+            attachment: None,
             _admission: Some(admission),
         }))
     }
@@ -343,7 +363,13 @@ impl Engine {
         };
         let generation = place.epoch();
         let mut lsn = place.pos() * 8;
-        let mut entry = GroupEntry { members: SmallVec::new(), sync: false, failed: None };
+        let mut entry = GroupEntry {
+            members: SmallVec::new(),
+            sync: false,
+            failed: None,
+            attachment: None,
+            refused: None,
+        };
         let mut full: Vec<Arc<Table>> = Vec::new();
         let mut late = Vec::new();
         // After the reservation: see `txn::plain`.
@@ -364,6 +390,7 @@ impl Engine {
                 continue;
             }
             entry.sync |= r.sync;
+            entry.attachment = entry.attachment.or(r.attachment);
             let locks = if let Locks::Held(locks) = r.locks { locks } else { None };
             entry.members.push(Member { settler: r.settler, seq: lsn - 1, locks });
         }
@@ -467,17 +494,29 @@ impl Orderer<GroupEntry> for Engine {
         if failed.is_none() {
             self.log.advance(end);
             // A log that is being closed may have been flushed without these.
-            if group.iter().flat_map(|f| &f.entry).any(|e| e.sync) || self.log.is_closed() {
+            let wants_sync = |e: &GroupEntry| e.sync || e.attachment.is_some();
+            if group.iter().flat_map(|f| &f.entry).any(wants_sync) || self.log.is_closed() {
                 failed = self.sync_log(end).err();
             }
         }
-        let members = group.iter_mut().filter_map(|f| f.entry.take()).flat_map(|e| e.members);
+        if failed.is_none() {
+            for f in group.iter_mut() {
+                let seq = f.end() * 8 - 1;
+                if let Some(entry) = &mut f.entry
+                    && let Some(attachment) = entry.attachment.take()
+                {
+                    entry.refused = self.show(&attachment, seq).err();
+                }
+            }
+        }
+        let entries = group.iter_mut().filter_map(|f| f.entry.take());
+        let members = entries.flat_map(|e| e.members.into_iter().map(move |m| (m, e.refused.clone())));
         match failed {
             None => {
                 // SeqCst: pairs with the freezer, which stores its boundary and then reads what is visible.
                 self.visible.store(end - 1, Ordering::SeqCst);
-                members.for_each(|m| {
-                    m.settler.settle(Ok(m.seq));
+                members.for_each(|(m, refused)| {
+                    m.settler.settle(refused.map_or(Ok(m.seq), Err));
                     drop(m.locks);
                 });
                 if self.next_boundary.load(Ordering::SeqCst) <= end {
@@ -488,7 +527,7 @@ impl Orderer<GroupEntry> for Engine {
                 self.log.poison(&e);
                 // Nothing more will be settled: who waits for that is told.
                 self.progress.notify_all();
-                members.for_each(|m| m.settler.settle(Err(e.clone())));
+                members.for_each(|(m, _)| m.settler.settle(Err(e.clone())));
             }
         }
     }

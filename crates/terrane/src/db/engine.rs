@@ -21,7 +21,7 @@ use crate::db::commit::{GroupEntry, Request};
 use crate::db::pacing::Pacer;
 use crate::db::snapshot::{Snapshot, Snapshots};
 use crate::db::stats::Counters;
-use crate::db::table::Table;
+use crate::db::table::{Super, Table};
 use crate::levels::{Ids, ManifestStore, Poison, Reclaimer, Space};
 use crate::log::Log;
 use crate::options::Options;
@@ -182,18 +182,49 @@ impl Engine {
         seq: Option<Seq>,
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
+        let mut f = Some(f);
+        let at = match seq {
+            Some(at) => at,
+            None => {
+                // The state first, the sequence after, and then a look whether the state is still the newest: see
+                // `read::lookup`.
+                let (state, now) = loop {
+                    let state = table.state();
+                    let now = self.visible();
+                    if table.epoch() == state.epoch {
+                        break (state, now);
+                    }
+                };
+                if let Some(answer) = self.get_in(&state, table, key, now, &mut f)? {
+                    return Ok(answer);
+                }
+                // Others have deleted ranges meanwhile: once more, at a sequence that is registered before the state is loaded.
+                let snapshot = self.snapshots.register(|| self.visible());
+                let answer = self.get_in(&table.state(), table, key, snapshot.seq, &mut f)?;
+                return answer.ok_or_else(|| outdated(snapshot.seq).with_subtable(&*table.name));
+            }
+        };
+        let answer = self.get_in(&table.state(), table, key, at, &mut f)?;
+        answer.ok_or_else(|| outdated(at).with_subtable(&*table.name))
+    }
+
+    /// Calls `f` on the value of `key` at the sequence `at` in `state`; `None` if that can no longer be read.
+    fn get_in<R>(
+        &self,
+        state: &Super,
+        table: &Table,
+        key: &[u8],
+        at: Seq,
+        f: &mut Option<impl FnOnce(&[u8]) -> R>,
+    ) -> Result<Option<Option<R>>> {
         let place = |e: Error| e.with_subtable(&*table.name);
-        // The state first, the sequence after: see `read::lookup`. Of a dropped table the state may be the empty one.
-        let state = table.state();
+        // Of a dropped table the state may be the empty one.
         table.check_alive()?;
-        let mut at = seq.unwrap_or_else(|| self.visible());
-        let mut registered = None;
-        let view = View { state: &state, cache: &self.cache, heat: &self.heat, rows: self.rows.as_ref() };
+        let view = View { state, cache: &self.cache, heat: &self.heat, rows: self.rows.as_ref() };
         let mut walk = Walk::default();
         let mut supplied = None;
         // Read after the walk: within it, cache memory waits for us to end before it can be used again.
         let mut large: Option<Vec<u8>> = None;
-        let mut f = Some(f);
         let mut found = Some(|hit: Found<'_>| match hit.kind {
             Kind::ValueRef => {
                 large = Some(hit.value.to_vec());
@@ -208,18 +239,14 @@ impl Engine {
                 Step::Need(need) => {
                     supplied = Some(load(&self.cache, &need.extent, &need.part).map_err(place)?);
                 }
-                Step::Outdated if seq.is_none() && registered.is_none() => {
-                    at = registered.insert(self.snapshots.register(|| self.visible())).seq;
-                    walk = Walk::default();
-                }
-                Step::Outdated => return Err(place(outdated(at))),
+                Step::Outdated => return Ok(None),
             }
         };
         match large {
-            None => Ok(answer),
+            None => Ok(Some(answer)),
             Some(encoded) => {
                 let value = self.read_large(&encoded).map_err(place)?;
-                Ok(f.take().map(|f| f(&value)))
+                Ok(Some(f.take().map(|f| f(&value))))
             }
         }
     }

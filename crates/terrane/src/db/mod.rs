@@ -31,6 +31,7 @@ use crate::db::stats::Stats;
 use crate::db::subtable::Subtable;
 use crate::options::{Durability, Options, SubtableOptions};
 use crate::recovery;
+use crate::txn::big::ingest::Ingest;
 use crate::txn::options::TransactionOptions;
 use crate::txn::transaction::Transaction;
 
@@ -203,6 +204,14 @@ impl Db {
     /// [`ErrorKind::InvalidArgument`] for options that contradict each other, [`ErrorKind::Poisoned`].
     pub fn begin(&self, options: TransactionOptions) -> Result<Transaction> {
         Transaction::begin(&self.engine, &options)
+    }
+
+    /// Begins to take in sorted data, straight into extents; see [`Ingest`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Poisoned`], [`ErrorKind::Closed`].
+    pub fn ingest(&self) -> Result<Ingest> {
+        Ingest::new(&self.engine)
     }
 
     /// The xids of all transactions that are prepared and have not ended, in order: after a crash, those in doubt.

@@ -10,6 +10,7 @@ use crate::db::engine::Engine;
 /// Counts kept by the engine; each is bumped without sharing a cache line between threads.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    pub(crate) attached: Counter,
     pub(crate) flushes: Counter,
     pub(crate) flush_bytes: Counter,
     pub(crate) compactions: Counter,
@@ -95,6 +96,8 @@ pub struct Stats {
     pub data_used: u64,
     /// Size of the data files.
     pub data_bytes: u64,
+    /// Times sorted runs were attached: large transactions and bulk loads.
+    pub attached: u64,
     /// Memtables written out, and the bytes that took.
     pub flushes: u64,
     /// Bytes written by flushes.
@@ -204,6 +207,7 @@ impl Engine {
             manifest_bytes: self.manifest.bytes(),
             data_used: space.used * UNIT_BYTES as u64,
             data_bytes: (space.used + space.idle) * UNIT_BYTES as u64,
+            attached: c.attached.get(),
             flushes: c.flushes.get(),
             flush_bytes: c.flush_bytes.get(),
             compactions: c.compactions.get(),

@@ -68,7 +68,7 @@ impl Part {
     /// What the read has brought, verified and decompressed.
     fn finish(&self, extent: &Extent, read: Window) -> Result<Loaded> {
         match self {
-            Part::Index => extent.accept_section(&extent.meta.index, read),
+            Part::Index => extent.accept_index(read),
             Part::Filter => extent.accept_section(&extent.meta.filter, read),
             Part::Data(h) => extent.unpack(h, read),
         }

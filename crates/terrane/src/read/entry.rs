@@ -16,6 +16,15 @@ pub(crate) enum Place<'a> {
     Block(&'a Pin, Range<usize>),
 }
 
+impl Place<'_> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Place::Memory(bytes) => bytes,
+            Place::Block(pin, range) => pin.get(range.clone()).unwrap_or_default(),
+        }
+    }
+}
+
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Entry {

@@ -16,6 +16,7 @@ use crate::compact::pick::Met;
 use crate::db::engine::Engine;
 use crate::db::snapshot::{Snapshot, SnapshotGuard};
 use crate::db::table::Table;
+use crate::levels::Run;
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
 use crate::read::scan::{Scan, Seated};
@@ -84,6 +85,8 @@ pub struct Cursor {
     snapshot: SnapshotGuard,
     lower: Option<Vec<u8>>,
     upper: Option<Vec<u8>>,
+    /// Runs of a transaction, the newest first, that hide what the subtable has.
+    own: Vec<Arc<Run>>,
     /// Where the scan lies between two calls; it may be gone at the next one.
     seated: Seated,
     /// What the cursor stands on, unless `lead` is on.
@@ -96,6 +99,16 @@ pub struct Cursor {
 
 impl Cursor {
     pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, options: ReadOptions) -> Result<Self> {
+        Cursor::over(engine, table, options, Vec::new())
+    }
+
+    /// One that shows the runs `own` of a transaction, the newest first, above the subtable.
+    pub(crate) fn over(
+        engine: Arc<Engine>,
+        table: Arc<Table>,
+        options: ReadOptions,
+        own: Vec<Arc<Run>>,
+    ) -> Result<Self> {
         // Registered before any state is loaded: whatever retires versions after that respects this snapshot.
         let snapshot = match options.snapshot {
             Some(s) => {
@@ -114,6 +127,7 @@ impl Cursor {
             snapshot,
             lower,
             upper,
+            own,
             seated,
             entry: Entry::new(),
             lead: Lead::new(),
@@ -129,6 +143,7 @@ impl Cursor {
             snapshot: self.snapshot.clone(),
             lower: self.lower.clone(),
             upper: self.upper.clone(),
+            own: self.own.clone(),
             seated: Seated::new(self.table.clone()),
             entry: Entry::new(),
             lead: Lead::new(),
@@ -292,7 +307,7 @@ impl Cursor {
 
     #[cold]
     fn build(&self) -> Box<Scan> {
-        Scan::new(&self.engine, &self.table, self.snapshot.seq)
+        Scan::new(&self.engine, &self.table, self.snapshot.seq, &self.own)
     }
 
     /// Ends a call: remembers what the scan stands on, or lets the lead go on from there, and leaves the scan in the seat.

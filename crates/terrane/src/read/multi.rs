@@ -65,7 +65,17 @@ fn multi_get_at(
     // Of a dropped table the state may be the empty one.
     let state = table.state_full();
     table.check_alive()?;
-    let seq = seq.unwrap_or_else(|| engine.visible());
+    let seq = match seq {
+        Some(seq) => seq,
+        None => {
+            let now = engine.visible();
+            // After that: see `read::lookup`.
+            if table.epoch() != state.epoch {
+                return Ok(None);
+            }
+            now
+        }
+    };
     let mut out: Vec<Option<Vec<u8>>> = Vec::new();
     out.resize_with(keys.len(), || None);
     let view = View { state: &state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };

@@ -26,10 +26,18 @@ impl Engine {
                 // Nor does any older one.
                 break;
             }
-            if m.tombstones.covering(key, MAX_SEQ).is_some_and(|cover| cover > seq) {
+            // A commit that failed may have left what nobody will ever see: no further than what is published.
+            let (now, cover) = loop {
+                let now = self.visible();
+                // Else others have deleted ranges meanwhile, and the picture of that moment is gone.
+                if let Some(cover) = m.tombstones.covering(key, now) {
+                    break (now, cover);
+                }
+            };
+            if cover > seq {
                 return Ok(true);
             }
-            if let Some(record) = m.index.get(key, MAX_SEQ) {
+            if let Some(record) = m.index.get(key, now) {
                 return Ok(record.seq > seq);
             }
         }

@@ -17,10 +17,11 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use terrane_base::metrics::stripe;
 use terrane_base::seat::Seat;
-use terrane_base::{Result, Seq};
+use terrane_base::{MAX_SEQ, Result, Seq};
 
 use crate::db::engine::Engine;
 use crate::db::table::{Super, Table};
+use crate::levels::Run;
 use crate::read::blocks::{load, load_many};
 use crate::read::merge::Merge;
 use crate::read::source::Source;
@@ -37,10 +38,11 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// On the newest state, without a position.
-    pub(crate) fn new(engine: &Engine, table: &Table, seq: Seq) -> Box<Self> {
+    /// On the newest state, without a position; above it `own` runs of a transaction, the newest first.
+    pub(crate) fn new(engine: &Engine, table: &Table, seq: Seq, own: &[Arc<Run>]) -> Box<Self> {
         let state = table.state_full();
-        let mut sources = Vec::with_capacity(SOURCES);
+        let mut sources = Vec::with_capacity(SOURCES + own.len());
+        sources.extend(own.iter().map(|r| Source::run(r.clone(), engine.cache.clone(), MAX_SEQ)));
         sources.extend(
             state.memtables.iter().filter(|m| !m.is_empty()).map(|m| Source::memtable(m.clone(), seq)),
         );

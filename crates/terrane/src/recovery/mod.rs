@@ -203,7 +203,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         _lock: lock,
     });
     let _ = wake.set(Arc::downgrade(&engine));
-    engine.adopt(replayed.in_doubt)?;
+    engine.adopt(replayed.in_doubt, &state.stages)?;
     engine.update_pressure();
     engine.schedule_compactions();
     Ok(engine)

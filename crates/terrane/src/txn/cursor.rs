@@ -17,6 +17,7 @@ use terrane_base::Result;
 use crate::db::snapshot::{Snapshot, SnapshotGuard};
 use crate::db::table::Table;
 use crate::read::iter::{Cursor, KeyValue, ReadOptions};
+use crate::txn::big::run::OwnRun;
 use crate::txn::transaction::Transaction;
 use crate::txn::writes::Own;
 
@@ -30,8 +31,12 @@ const MOST_WINDOW: usize = 256;
 pub struct TransactionCursor<'t> {
     txn: &'t mut Transaction,
     table: Arc<Table>,
-    /// The database's records.
+    /// The database's records, and above them what the transaction has spilled.
     base: Cursor,
+    /// What of it the base shows: kept as long as that does.
+    spilled: Vec<Arc<OwnRun>>,
+    /// The state of [`OwnWrites`] that this is.
+    changes: u64,
     /// What the base shows; the latest whenever it is made anew, if there is none.
     snapshot: Option<SnapshotGuard>,
     covers: bool,
@@ -63,7 +68,8 @@ impl<'t> TransactionCursor<'t> {
         }
         let lower = options.lower.clone().unwrap_or_default();
         let upper = options.upper.clone();
-        let base = base(txn, &table, snapshot.as_ref(), &lower, upper.as_deref())?;
+        let (base, spilled) = base(txn, &table, snapshot.as_ref(), &lower, upper.as_deref())?;
+        let changes = txn.writes.changes();
         // Nothing is covered yet; without covering, all is.
         let window =
             if covers { (lower.clone(), Some(lower.clone())) } else { (lower.clone(), upper.clone()) };
@@ -71,6 +77,8 @@ impl<'t> TransactionCursor<'t> {
             txn,
             table,
             base,
+            spilled,
+            changes,
             snapshot,
             covers,
             lower,
@@ -109,9 +117,18 @@ impl<'t> TransactionCursor<'t> {
         match self.txn.writes.get(&self.table, &self.key) {
             Own::Value(value) => Ok(Cow::Borrowed(value)),
             Own::Deleted => Ok(Cow::Borrowed(&[])),
-            Own::Unknown if self.stands == Stands::OnBase => self.base.value(),
-            // Its own write was undone.
-            Own::Unknown => Ok(Cow::Borrowed(&[])),
+            Own::Unknown => {
+                if self.changes != self.txn.writes.changes()
+                    && let Some(own) = self.txn.writes.find(&self.table, &self.key)?
+                {
+                    return Ok(Cow::Owned(own.unwrap_or_default()));
+                }
+                match self.stands {
+                    Stands::OnBase => self.base.value(),
+                    // Its own write was undone.
+                    _ => Ok(Cow::Borrowed(&[])),
+                }
+            }
         }
     }
 
@@ -169,6 +186,7 @@ impl<'t> TransactionCursor<'t> {
             return Ok(());
         }
         let there = match self.stands {
+            _ if self.changes != self.txn.writes.changes() => false,
             Stands::OnBase => {
                 self.base.next()?;
                 true
@@ -188,6 +206,7 @@ impl<'t> TransactionCursor<'t> {
             return Ok(());
         }
         let there = match self.stands {
+            _ if self.changes != self.txn.writes.changes() => false,
             Stands::OnBase => {
                 self.base.prev()?;
                 true
@@ -215,6 +234,7 @@ impl<'t> TransactionCursor<'t> {
     fn forward(&mut self, mut from: Vec<u8>, mut there: bool) -> Result<()> {
         self.stands = Stands::Nowhere;
         self.base_is_ahead = true;
+        self.see_spills()?;
         loop {
             if self.upper.as_ref().is_some_and(|upper| from >= *upper) {
                 return Ok(());
@@ -286,6 +306,7 @@ impl<'t> TransactionCursor<'t> {
     fn backward(&mut self, mut to: Option<Vec<u8>>, mut there: bool) -> Result<()> {
         self.stands = Stands::Nowhere;
         self.base_is_ahead = false;
+        self.see_spills()?;
         loop {
             if to.as_ref().is_some_and(|to| *to <= self.lower) {
                 return Ok(());
@@ -397,9 +418,19 @@ impl<'t> TransactionCursor<'t> {
 
     /// Has the base show the latest, if it is to.
     fn renew_base(&mut self) -> Result<()> {
-        if self.snapshot.is_none() {
-            self.base = base(self.txn, &self.table, None, &self.lower, self.upper.as_deref())?;
-        }
+        if self.snapshot.is_none() { self.make_base() } else { Ok(()) }
+    }
+
+    /// Has the base show what was spilled since it was made, and nothing that was undone.
+    fn see_spills(&mut self) -> Result<()> {
+        if self.changes == self.txn.writes.changes() { Ok(()) } else { self.make_base() }
+    }
+
+    fn make_base(&mut self) -> Result<()> {
+        let snapshot = self.snapshot.as_ref();
+        let made = base(self.txn, &self.table, snapshot, &self.lower, self.upper.as_deref())?;
+        (self.base, self.spilled) = made;
+        self.changes = self.txn.writes.changes();
         Ok(())
     }
 }
@@ -410,8 +441,10 @@ fn base(
     snapshot: Option<&SnapshotGuard>,
     lower: &[u8],
     upper: Option<&[u8]>,
-) -> Result<Cursor> {
+) -> Result<(Cursor, Vec<Arc<OwnRun>>)> {
     let snapshot = snapshot.map(|guard| Snapshot { guard: guard.clone(), database: txn.engine.database });
     let options = ReadOptions { snapshot, lower: Some(lower.to_vec()), upper: upper.map(<[u8]>::to_vec) };
-    Cursor::new(txn.engine.clone(), table.clone(), options)
+    let spilled = txn.writes.runs(table);
+    let own = spilled.iter().map(|r| r.run().clone()).collect();
+    Ok((Cursor::over(txn.engine.clone(), table.clone(), options, own)?, spilled))
 }

@@ -23,6 +23,8 @@
 //! # After a crash
 //! What was not committed is gone, and nobody has seen it. What was prepared is there again, with its locks ([`prepared`]).
 
+pub(crate) mod attach;
+pub(crate) mod big;
 pub(crate) mod cursor;
 pub(crate) mod options;
 pub(crate) mod plain;

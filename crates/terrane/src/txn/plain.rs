@@ -52,13 +52,13 @@ impl Engine {
     /// Locks what a batch writes, in the order of the keys, so that batches do not wait for each other in a circle.
     pub(crate) fn lock_batch(&self, tables: &Tables, body: &[u8], large: &[LargePut]) -> Result<Owner> {
         let mut owner = self.transactions.owner();
-        let mut spans: Vec<(u32, &[u8], Option<&[u8]>)> = Vec::new();
+        let mut spans = Vec::new();
         for op in Ops::new(body) {
             let op = op?;
             let end = (op.kind == Kind::RangeDelete).then_some(op.value);
             spans.push((op.subtable.0, op.key, end));
         }
-        spans.extend(large.iter().map(|put| (put.subtable.0, &put.key[..], None)));
+        spans.extend(large.iter().map(|put| (put.subtable.0, &put.key[..], None::<&[u8]>)));
         spans.sort_unstable();
         spans.dedup();
         let patience = Patience::from(LockWait::default());

@@ -4,6 +4,9 @@
 //! operations imply. A commit is an entry with the operations once more, a rollback one without; of all entries about an xid
 //! the last counts, so a commit that is in the log is complete by itself (`terrane_format::prepared`).
 //!
+//! One that is larger than memory is prepared in the manifest: its runs are *staged*, extents that have an owner and that nobody sees
+//! (`Edit::Stage` and those behind it, in one group); the group of edits that attaches them, or none, takes the stage away.
+//!
 //! # The log is not pinned
 //! A prepared transaction needs the log from its prepare on. When that stands in the way of letting go of the log, the prepare is
 //! written again at the end, durable, and the old one is forgotten: one that nobody ever ends costs its own bytes for each turn
@@ -17,15 +20,17 @@
 //! The map of xids is locked for moments. Each transaction has a mutex of its own, held while it is committed, rolled back, or
 //! written again, so these exclude each other; who comes second finds it gone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::smallvec;
-use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq};
+use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, SubtableId};
 use terrane_format::Kind;
 use terrane_format::batch::{EntryKind, Ops};
 use terrane_format::limits::MAX_XID;
+use terrane_format::manifest::{Edit, MAX_FRONT};
 use terrane_format::prepared::{Lock, Span, head, prepare_head};
 use terrane_format::value_ref::ValueRef;
 use terrane_locks::{Mode, Owner, Patience};
@@ -33,7 +38,10 @@ use terrane_locks::{Mode, Owner, Patience};
 use crate::batch::{Tables, WriteBatch};
 use crate::db::commit::Form;
 use crate::db::engine::Engine;
+use crate::levels::{Alloc, StageState};
 use crate::options::Durability;
+use crate::txn::attach::{Attachment, Share};
+use crate::txn::writes::OwnWrites;
 
 /// A prepared transaction, or one that is being prepared.
 #[derive(Debug)]
@@ -46,14 +54,30 @@ pub(crate) struct Prepared {
 
 #[derive(Debug)]
 struct Content {
+    what: What,
+    /// Held until it ends.
+    _locks: Owner,
+}
+
+#[derive(Debug)]
+enum What {
+    /// It is in the log.
+    Logged(Logged),
+    /// It is in the manifest.
+    Staged(StageState),
+}
+
+#[derive(Debug)]
+struct Logged {
     /// The front of its prepare, which has the locks.
     head: Vec<u8>,
     body: Vec<u8>,
     count: u32,
     tables: Tables,
-    /// Held until it ends.
-    _locks: Owner,
 }
+
+/// A staged one needs nothing of the log.
+const NOWHERE: Lsn = Lsn::MAX;
 
 /// What replay found of a prepared transaction that has not ended.
 #[derive(Debug)]
@@ -100,10 +124,38 @@ fn unknown(xid: &[u8]) -> Error {
     )
 }
 
+/// The front of its prepare: who, and what it has locked.
+fn front(xid: &[u8], locks: &Owner) -> Vec<u8> {
+    struct Kept {
+        subtable: SubtableId,
+        exclusive: bool,
+        is_key: bool,
+        start: Vec<u8>,
+        end: Option<Vec<u8>>,
+    }
+    let mut held = Vec::new();
+    locks.for_each(&mut |h| {
+        held.push(Kept {
+            subtable: h.subtable,
+            exclusive: h.mode == Mode::Exclusive,
+            is_key: h.is_key,
+            start: h.start.to_vec(),
+            end: h.end.map(<[u8]>::to_vec),
+        });
+    });
+    let locks = held.iter().map(|h| Lock {
+        subtable: h.subtable,
+        exclusive: h.exclusive,
+        span: if h.is_key { Span::Key(&h.start) } else { Span::Range(&h.start, h.end.as_deref()) },
+    });
+    prepare_head(xid, locks)
+}
+
 impl Engine {
     /// Makes a transaction durable that may still be rolled back, and keeps its locks.
-    pub(crate) fn prepare(self: &Arc<Self>, xid: &[u8], batch: WriteBatch, locks: Owner) -> Result<()> {
+    pub(crate) fn prepare(self: &Arc<Self>, xid: &[u8], writes: OwnWrites, locks: Owner) -> Result<()> {
         check_xid(xid)?;
+        self.check_open()?;
         let prepared = Arc::new(Prepared {
             // What it will write stands behind all that is published now.
             from: AtomicU64::new(self.settled()),
@@ -123,9 +175,16 @@ impl Engine {
                 }
             };
         }
-        match self.write_prepare(xid, batch, locks) {
-            Ok(done) => {
-                *content = Some(done);
+        let done = match writes.is_spilled() {
+            true => self.stage(xid, writes, &locks).map(What::Staged),
+            false => self.write_prepare(xid, writes.into_batch(), &locks).map(What::Logged),
+        };
+        match done {
+            Ok(what) => {
+                if matches!(what, What::Staged(_)) {
+                    prepared.from.store(NOWHERE, Ordering::Release);
+                }
+                *content = Some(Content { what, _locks: locks });
                 Ok(())
             }
             Err(e) => {
@@ -135,17 +194,8 @@ impl Engine {
         }
     }
 
-    fn write_prepare(self: &Arc<Self>, xid: &[u8], batch: WriteBatch, locks: Owner) -> Result<Content> {
-        let mut held = Vec::new();
-        locks.for_each(&mut |h| {
-            held.push((h.subtable, h.mode, h.start.to_vec(), h.end.map(<[u8]>::to_vec), h.is_key))
-        });
-        let further = held.iter().map(|(subtable, mode, start, end, is_key)| Lock {
-            subtable: *subtable,
-            exclusive: *mode == Mode::Exclusive,
-            span: if *is_key { Span::Key(start) } else { Span::Range(start, end.as_deref()) },
-        });
-        let front = prepare_head(xid, further);
+    fn write_prepare(self: &Arc<Self>, xid: &[u8], batch: WriteBatch, locks: &Owner) -> Result<Logged> {
+        let front = front(xid, locks);
         let completion = Completion::new();
         let form = Form::stage(EntryKind::Prepare, front.clone(), Durability::Sync);
         let Some(request) = self.ready(batch, form, &completion)? else {
@@ -154,7 +204,36 @@ impl Engine {
         let (body, count, tables) = (request.ops().to_vec(), request.count(), request.tables.clone());
         self.place(smallvec![request]);
         completion.wait_helping(|| self.ring.resume(&**self))?;
-        Ok(Content { head: front, body, count, tables, _locks: locks })
+        Ok(Logged { head: front, body, count, tables })
+    }
+
+    /// Writes a transaction that is larger than memory to extents that nobody sees.
+    fn stage(self: &Arc<Self>, xid: &[u8], writes: OwnWrites, locks: &Owner) -> Result<StageState> {
+        let runs = writes.into_runs()?;
+        let mut stage = StageState { front: front(xid, locks), ..StageState::default() };
+        if stage.front.len() > MAX_FRONT {
+            return Err(Error::limit(
+                "bytes of a transaction's locks",
+                stage.front.len() as u64,
+                MAX_FRONT as u64,
+            ));
+        }
+        for (table, run) in &runs {
+            table.check_alive()?;
+            run.sync(&self.space)?;
+            run.leave_cache(self);
+            let (extents, values) = run.content();
+            stage.extents.extend(extents.into_iter().map(|meta| (table.id, meta)));
+            stage.values.extend(values.into_iter().map(|value| (table.id, value)));
+        }
+        // What it has read is durable before it is.
+        self.sync_log(self.settled())?;
+        let staged = self.manifest.append(&stage.to_edits(xid));
+        if staged.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Poisoned) {
+            // Durable or in doubt: the space is its own.
+            runs.into_iter().for_each(|(_, run)| run.keep());
+        }
+        staged.map(|()| stage)
     }
 
     /// The prepared transaction of this xid, once nobody else is at it.
@@ -170,8 +249,18 @@ impl Engine {
     pub(crate) fn commit_prepared(self: &Arc<Self>, xid: &[u8], durability: Durability) -> Result<Seq> {
         let prepared = self.prepared(xid)?;
         let mut content = prepared.content.lock();
-        let Some(c) = &*content else { return Err(unknown(xid)) };
-        let batch = WriteBatch::from_parts(c.body.clone(), c.count, c.tables.clone());
+        let c = match content.as_ref().map(|c| &c.what) {
+            None => return Err(unknown(xid)),
+            Some(What::Staged(stage)) => {
+                let seq = self.attach_staged(xid, stage)?;
+                self.transactions.committed.add(1);
+                self.end(xid, &mut content);
+                return Ok(seq);
+            }
+            Some(What::Logged(c)) => c,
+        };
+        let alive = c.tables.iter().filter(|t| !t.is_dropped()).cloned().collect();
+        let batch = WriteBatch::from_parts(c.body.clone(), c.count, alive);
         let seq = self.commit(batch, Form::stage(EntryKind::Commit, head(xid), durability))?;
         self.transactions.committed.add(1);
         self.end(xid, &mut content);
@@ -181,13 +270,56 @@ impl Engine {
     pub(crate) fn rollback_prepared(self: &Arc<Self>, xid: &[u8]) -> Result<()> {
         let prepared = self.prepared(xid)?;
         let mut content = prepared.content.lock();
-        let Some(c) = &*content else { return Err(unknown(xid)) };
+        let c = match content.as_ref().map(|c| &c.what) {
+            None => return Err(unknown(xid)),
+            Some(What::Staged(stage)) => {
+                self.check_open()?;
+                // What was committed before it began is durable before it is.
+                self.sync_log(self.settled())?;
+                self.manifest.append(&[Edit::Unstage { xid: xid.to_vec() }])?;
+                let freed = self.free_stage(stage, |_| true);
+                self.end(xid, &mut content);
+                return freed;
+            }
+            Some(What::Logged(c)) => c,
+        };
         let values = values(&c.body)?;
         let form = Form::stage(EntryKind::Rollback, head(xid), Durability::Sync);
         self.commit(WriteBatch::new(), form)?;
         self.end(xid, &mut content);
         // Nothing refers to them any more, whatever happens: the rollback is durable.
         values.iter().try_for_each(|v| self.space.free_value(v))
+    }
+
+    /// Makes staged runs part of the database.
+    fn attach_staged(self: &Arc<Self>, xid: &[u8], stage: &StageState) -> Result<Seq> {
+        let mut shares: Vec<Share> = Vec::new();
+        let tables = self.tables.load_full();
+        for (id, meta) in &stage.extents {
+            let Some(table) = tables.by_id(*id) else { continue };
+            match shares.iter_mut().find(|s| s.table.id == *id) {
+                Some(share) => share.extents.push(meta.clone()),
+                None => shares.push(Share::new(table, vec![meta.clone()], Vec::new())),
+            }
+        }
+        for share in &mut shares {
+            let own = stage.values.iter().filter(|(id, _)| *id == share.table.id);
+            share.values.extend(own.map(|(_, value)| value.clone()));
+        }
+        let shown: Vec<_> = shares.iter().map(|s| (s.table.id, s.shown.clone())).collect();
+        let further = vec![Edit::Unstage { xid: xid.to_vec() }];
+        let seq = self.attach(Attachment { shares, further })?;
+        let was_shown = |id| shown.iter().any(|(t, shown)| *t == id && shown.load(Ordering::Acquire));
+        self.free_stage(stage, |id| !was_shown(id))?;
+        Ok(seq)
+    }
+
+    /// Frees what of a stage is for the subtables that `whose` takes. Nothing durable refers to it any more.
+    fn free_stage(&self, stage: &StageState, whose: impl Fn(SubtableId) -> bool) -> Result<()> {
+        for (_, meta) in stage.extents.iter().filter(|(id, _)| whose(*id)) {
+            self.space.free(Alloc::of_extent(meta))?;
+        }
+        stage.values.iter().filter(|(id, _)| whose(*id)).try_for_each(|(_, v)| self.space.free_value(v))
     }
 
     /// Forgets it, and then lets go of its locks.
@@ -209,9 +341,10 @@ impl Engine {
         };
         for prepared in old {
             let content = prepared.content.lock();
-            let Some(c) = &*content else { continue };
+            let Some(What::Logged(c)) = content.as_ref().map(|c| &c.what) else { continue };
             let from = self.settled();
-            let batch = WriteBatch::from_parts(c.body.clone(), c.count, c.tables.clone());
+            // It names no subtable here: those that are dropped meanwhile do not matter yet.
+            let batch = WriteBatch::from_parts(c.body.clone(), c.count, Tables::new());
             self.commit(batch, Form::stage(EntryKind::Prepare, c.head.clone(), Durability::Sync))?;
             // Durable at its new place: the old one may go.
             prepared.from.store(from, Ordering::Release);
@@ -219,26 +352,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Has what a replay found in doubt hold its locks again. Nobody else can yet be at work.
-    pub(crate) fn adopt(self: &Arc<Self>, found: Vec<InDoubt>) -> Result<()> {
-        for InDoubt { xid, lsn, count, body } in found {
+    /// Has what an opening found in doubt, in the log or staged, hold its locks again. Nobody else can yet be at work.
+    pub(crate) fn adopt(
+        self: &Arc<Self>,
+        logged: Vec<InDoubt>,
+        staged: &BTreeMap<Vec<u8>, StageState>,
+    ) -> Result<()> {
+        for InDoubt { xid, lsn, count, body } in logged {
             let stage = terrane_format::prepared::decode(EntryKind::Prepare, &body)?;
-            let mut locks = self.transactions.owner();
-            for lock in &stage.locks {
-                let mode = if lock.exclusive { Mode::Exclusive } else { Mode::Shared };
-                let taken = match lock.span {
-                    Span::Key(key) => locks.lock_key(lock.subtable, key, mode, Patience::Never),
-                    Span::Range(start, end) => {
-                        locks.lock_range(lock.subtable, start, end, mode, Patience::Never)
-                    }
-                };
-                taken.map_err(|_| {
-                    Error::corruption(format!(
-                        "the prepared transaction \"{}\" wants a lock that another one holds",
-                        xid.escape_ascii()
-                    ))
-                })?;
-            }
             let mut tables = Tables::new();
             let all = self.tables.load();
             for op in Ops::new(stage.ops) {
@@ -250,19 +371,46 @@ impl Engine {
                 }
             }
             let front = body.len() - stage.ops.len();
-            let content = Content {
+            let what = What::Logged(Logged {
                 head: body[..front].to_vec(),
                 body: stage.ops.to_vec(),
                 count,
                 tables,
-                _locks: locks,
-            };
-            let prepared = Prepared { from: AtomicU64::new(lsn), content: Mutex::new(Some(content)) };
-            self.transactions.prepared.lock().insert(xid, Arc::new(prepared));
+            });
+            self.adopt_one(xid, &stage.locks, lsn, what)?;
+        }
+        for (xid, stage) in staged {
+            let front = terrane_format::prepared::decode(EntryKind::Prepare, &stage.front)?;
+            self.adopt_one(xid.clone(), &front.locks, NOWHERE, What::Staged(stage.clone()))?;
         }
         if !self.transactions.prepared.lock().is_empty() {
             self.guard_writes()?;
         }
         Ok(())
+    }
+
+    fn adopt_one(&self, xid: Vec<u8>, locks: &[Lock<'_>], from: Lsn, what: What) -> Result<()> {
+        let mut owner = self.transactions.owner();
+        for lock in locks {
+            let mode = if lock.exclusive { Mode::Exclusive } else { Mode::Shared };
+            let taken = match lock.span {
+                Span::Key(key) => owner.lock_key(lock.subtable, key, mode, Patience::Never),
+                Span::Range(start, end) => owner.lock_range(lock.subtable, start, end, mode, Patience::Never),
+            };
+            taken.map_err(|_| {
+                Error::corruption(format!(
+                    "the prepared transaction \"{}\" wants a lock that another one holds",
+                    xid.escape_ascii()
+                ))
+            })?;
+        }
+        let content = Mutex::new(Some(Content { what, _locks: owner }));
+        let prepared = Arc::new(Prepared { from: AtomicU64::new(from), content });
+        match self.transactions.prepared.lock().insert(xid, prepared) {
+            None => Ok(()),
+            Some(_) => {
+                Err(Error::corruption("a transaction is prepared both in the log and in the manifest"))
+            }
+        }
     }
 }

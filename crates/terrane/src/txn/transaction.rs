@@ -17,7 +17,7 @@ use crate::txn::cursor::TransactionCursor;
 use crate::txn::options::{Isolation, LockWait, TransactionOptions};
 use crate::txn::refusal::{conflict, refused};
 use crate::txn::validate::ReadSet;
-use crate::txn::writes::{Moment, Own, OwnWrites};
+use crate::txn::writes::{Moment, OwnWrites};
 
 /// Reads and writes on any subtables of a database that take effect together or not at all, kept apart from what others do.
 /// Begun by [`crate::Db::begin`].
@@ -46,9 +46,9 @@ use crate::txn::writes::{Moment, Own, OwnWrites};
 /// # }
 /// ```
 ///
-/// # Limits
-/// What it writes takes memory until it commits, and is at most [`crate::Db::max_batch_bytes`] large, values that are stored
-/// apart not counted.
+/// # Size
+/// What it writes is kept in memory up to an eighth of the memtables' budget, and beyond that on the device, where it is bounded by
+/// the space there is. A large one is durable when its commit returns, whatever was asked for.
 #[derive(Debug)]
 pub struct Transaction {
     pub(crate) engine: Arc<Engine>,
@@ -100,7 +100,7 @@ impl Transaction {
             optimistic: options.optimistic,
             patience: options.lock_wait.into(),
             snapshot,
-            writes: OwnWrites::new(engine.memory.clone()),
+            writes: OwnWrites::new(engine),
             reads: ReadSet::default(),
             savepoints: Vec::new(),
             next_savepoint: 0,
@@ -127,10 +127,8 @@ impl Transaction {
     pub fn get(&mut self, subtable: &Subtable, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let table = self.table(subtable)?.clone();
         check_key(key)?;
-        match self.writes.get(&table, key) {
-            Own::Value(value) => return Ok(Some(value.to_vec())),
-            Own::Deleted => return Ok(None),
-            Own::Unknown => {}
+        if let Some(own) = self.writes.find(&table, key)? {
+            return Ok(own);
         }
         if self.isolation == Isolation::Serializable {
             if self.optimistic {
@@ -185,10 +183,9 @@ impl Transaction {
             self.lock(&table, key, mode)?;
             None
         };
-        match self.writes.get(&table, key) {
-            Own::Value(value) => Ok(Some(value.to_vec())),
-            Own::Deleted => Ok(None),
-            Own::Unknown => self.engine.get(&table, key, seq, <[u8]>::to_vec),
+        match self.writes.find(&table, key)? {
+            Some(own) => Ok(own),
+            None => self.engine.get(&table, key, seq, <[u8]>::to_vec),
         }
     }
 
@@ -200,8 +197,8 @@ impl Transaction {
     /// [`Transaction::get`].
     pub fn put(&mut self, subtable: &Subtable, key: &[u8], value: &[u8]) -> Result<()> {
         self.claim(subtable, key)?;
-        self.room_for(key.len() + value.len())?;
-        self.writes.put(subtable, key, value)
+        self.writes.put(subtable, key, value)?;
+        self.keep_within_memory()
     }
 
     /// Removes `key`, whether or not it is there.
@@ -210,8 +207,8 @@ impl Transaction {
     /// As for [`Transaction::put`].
     pub fn delete(&mut self, subtable: &Subtable, key: &[u8]) -> Result<()> {
         self.claim(subtable, key)?;
-        self.room_for(key.len())?;
-        self.writes.delete(subtable, key)
+        self.writes.delete(subtable, key)?;
+        self.keep_within_memory()
     }
 
     /// Removes every key from `start` (included) to `end` (excluded), and keeps others from adding any there until it ends.
@@ -238,8 +235,8 @@ impl Transaction {
                 return Err(self.conflict(&table, start));
             }
         }
-        self.room_for(start.len() + end.len())?;
-        self.writes.delete_range(subtable, start, end)
+        self.writes.delete_range(subtable, start, end)?;
+        self.keep_within_memory()
     }
 
     /// A cursor over the keys that `options` allow, as this transaction sees them: its own writes included, those that it makes
@@ -304,7 +301,11 @@ impl Transaction {
     /// for [`Transaction::get`]. It is rolled back then.
     pub fn commit(mut self, durability: Durability) -> Result<Seq> {
         self.settle_reads()?;
-        let committed = self.engine.commit(self.writes.into_batch(), Form::locked(durability, None))?;
+        let committed = if self.writes.is_spilled() {
+            self.engine.attach_runs(self.writes.into_runs()?, Vec::new())?
+        } else {
+            self.engine.commit(self.writes.into_batch(), Form::locked(durability, None))?
+        };
         self.engine.transactions.committed.add(1);
         // Published: others may see it now.
         drop(self.locks);
@@ -320,6 +321,11 @@ impl Transaction {
     /// As for [`Transaction::commit`], as far as they are known at once.
     pub fn submit(mut self, durability: Durability) -> Result<PendingCommit> {
         self.settle_reads()?;
+        if self.writes.is_spilled() {
+            let seq = self.engine.attach_runs(self.writes.into_runs()?, Vec::new())?;
+            self.engine.transactions.committed.add(1);
+            return Ok(PendingCommit::done(&self.engine, seq));
+        }
         let form = Form { ordered: true, ..Form::locked(durability, Some(self.locks)) };
         let pending = self.engine.submit(self.writes.into_batch(), form)?;
         self.engine.transactions.committed.add(1);
@@ -335,7 +341,7 @@ impl Transaction {
     /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then.
     pub fn prepare(mut self, xid: &[u8]) -> Result<()> {
         self.settle_reads()?;
-        self.engine.prepare(xid, self.writes.into_batch(), self.locks)
+        self.engine.prepare(xid, self.writes, self.locks)
     }
 
     /// Undoes everything and lets go of all locks, as dropping it does.
@@ -344,7 +350,7 @@ impl Transaction {
     }
 
     /// Number of operations written.
-    pub fn len(&self) -> usize {
+    pub fn len(&self) -> u64 {
         self.writes.len()
     }
 
@@ -356,6 +362,7 @@ impl Transaction {
     /// An optimistic transaction's look at what others have done. One that wrote nothing has seen one moment, which is all that
     /// there is to it.
     fn settle_reads(&mut self) -> Result<()> {
+        self.writes.check()?;
         if let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.optimistic && !self.writes.is_empty())
         {
             let checked =
@@ -404,14 +411,13 @@ impl Transaction {
         conflict(table, key)
     }
 
-    fn room_for(&self, bytes: usize) -> Result<()> {
-        let (most, all) = (self.engine.options.max_batch_bytes(), (self.writes.bytes() + bytes) as u64);
-        // A value that is stored apart does not count; the exact size is looked at when it is committed.
-        if all > most && bytes < self.engine.options.tuning.segment_bytes as usize / 8 {
-            return Err(Error::limit("bytes written by a transaction", all, most)
-                .with_hint("commit in smaller transactions, or raise the segment size"));
+    /// Spills what takes more memory than a transaction may.
+    fn keep_within_memory(&mut self) -> Result<()> {
+        if self.writes.memory() <= self.engine.options.transaction_bytes() {
+            return Ok(());
         }
-        Ok(())
+        let mut moments: Vec<&mut Moment> = self.savepoints.iter_mut().map(|s| &mut s.moment).collect();
+        self.writes.spill(&mut moments)
     }
 
     fn lock(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<()> {

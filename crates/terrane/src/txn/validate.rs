@@ -89,6 +89,14 @@ impl Engine {
             range: Some(Some(end)),
             mode,
         }));
+        // Of what was spilled the bounds stand for the keys.
+        let spilled: Vec<_> =
+            writes.spilled_tables().flat_map(|t| writes.runs(t).into_iter().map(move |r| (t, r))).collect();
+        for (table, run) in &spilled {
+            if let Some((start, end)) = run.bounds() {
+                claims.push(Claim { table, start, range: Some(Some(end)), mode });
+            }
+        }
         let mode = Mode::Shared;
         claims.extend(reads.spans.iter().map(|r| Claim {
             table: &r.table,

@@ -2,29 +2,50 @@
 //! the transaction reads its own writes.
 //!
 //! An operation's number decides between a key and a deleted range: the later one counts.
+//!
+//! What grows beyond the transaction's share of memory is spilled (`super::big`): then there are layers beneath what is here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use terrane_base::{MAX_SEQ, MemoryBudget, Result, Seq};
+use terrane_base::{Error, MAX_SEQ, Result, Seq};
+use terrane_format::Kind;
+use terrane_format::tombstone::RangeTombstones;
 
 use crate::batch::{Mark, WriteBatch};
+use crate::db::engine::Engine;
 use crate::db::subtable::Subtable;
 use crate::db::table::Table;
 use crate::tombstone::{During, MemTombstones};
+use crate::txn::big::layers::Layers;
+use crate::txn::big::run::{FIRST_OWN, Found, OwnRun, OwnWriter};
+
+/// What a key costs in memory beside its bytes, about.
+const KEY_OVERHEAD: usize = 96;
 
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct OwnWrites {
+    engine: Arc<Engine>,
     batch: WriteBatch,
+    /// Bytes of the values that will be stored apart.
+    large_bytes: usize,
+    /// Keys in the index.
+    keys: usize,
     tables: SmallVec<[TableWrites; 2]>,
     /// What was in the index before, for going back; kept from the first savepoint on.
     undo: Vec<Undo>,
     keeps_undo: bool,
-    /// Charged for the index of deleted ranges.
-    budget: MemoryBudget,
+    /// Operations that were spilled.
+    spilled: u64,
+    /// The sequence of the next layer.
+    next_layer: Seq,
+    /// Grows whenever layers change.
+    changes: u64,
+    /// Why something that was written is lost: the transaction cannot go on.
+    broken: Option<Error>,
 }
 
 /// What was written to one subtable.
@@ -32,9 +53,24 @@ pub(crate) struct OwnWrites {
 struct TableWrites {
     table: Arc<Table>,
     keys: BTreeMap<Box<[u8]>, Slot>,
-    /// Deleted ranges by number of operation, as they came, and the index of them.
-    ranges: Vec<(Seq, Box<[u8]>, Box<[u8]>)>,
+    /// Deleted ranges, as they came, and the index of them by number of operation.
+    ranges: Vec<Deleted>,
     covered: Option<MemTombstones>,
+    layers: Layers,
+}
+
+/// What was written to a subtable between two moments.
+#[derive(Debug, Default)]
+struct Stretch {
+    keys: BTreeMap<Box<[u8]>, Slot>,
+    ranges: Vec<Deleted>,
+}
+
+#[derive(Debug)]
+struct Deleted {
+    number: Seq,
+    start: Box<[u8]>,
+    end: Box<[u8]>,
 }
 
 /// The last operation on a key.
@@ -74,30 +110,53 @@ pub(crate) enum Own<'a> {
 pub(crate) struct Moment {
     mark: Mark,
     undo: usize,
+    /// Layers of this sequence and those above came later.
+    layer: Seq,
 }
 
 impl OwnWrites {
-    pub(crate) fn new(budget: MemoryBudget) -> Self {
+    pub(crate) fn new(engine: &Arc<Engine>) -> Self {
         OwnWrites {
+            engine: engine.clone(),
             batch: WriteBatch::new(),
+            large_bytes: 0,
+            keys: 0,
             tables: SmallVec::new(),
             undo: Vec::new(),
             keeps_undo: false,
-            budget,
+            spilled: 0,
+            next_layer: FIRST_OWN,
+            changes: 0,
+            broken: None,
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.batch.is_empty()
+        self.len() == 0
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.batch.len()
+    pub(crate) fn len(&self) -> u64 {
+        self.spilled + self.batch.len() as u64
     }
 
-    /// Bytes of the encoded operations.
-    pub(crate) fn bytes(&self) -> usize {
-        self.batch.bytes()
+    /// Whether some of it is no longer in memory.
+    pub(crate) fn is_spilled(&self) -> bool {
+        self.tables.iter().any(|w| !w.layers.is_empty())
+    }
+
+    /// Memory that it takes, about.
+    pub(crate) fn memory(&self) -> usize {
+        self.batch.bytes() + self.large_bytes + (self.keys + self.undo.len()) * KEY_OVERHEAD
+    }
+
+    /// Grows whenever what lies beneath [`OwnWrites::get`] changes.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Fails if something that was written is lost.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.broken.clone().map_or(Ok(()), Err)
     }
 
     pub(crate) fn into_batch(self) -> WriteBatch {
@@ -109,7 +168,10 @@ impl OwnWrites {
         self.batch.put(subtable, key, value)?;
         let end = self.batch.body().len();
         let written = match self.batch.large().len() {
-            n if n > large => Written::Large(large),
+            n if n > large => {
+                self.large_bytes += value.len();
+                Written::Large(large)
+            }
             _ => Written::Inline(end - value.len()..end),
         };
         self.index(subtable.table(), key, written);
@@ -130,9 +192,9 @@ impl OwnWrites {
         }
         let number = self.batch.len() as Seq;
         let at = self.place(subtable.table());
-        let budget = self.budget.clone();
+        let budget = self.engine.memory.clone();
         let writes = &mut self.tables[at];
-        writes.ranges.push((number, start.into(), end.into()));
+        writes.ranges.push(Deleted { number, start: start.into(), end: end.into() });
         let covered = writes.covered.get_or_insert_with(|| MemTombstones::new(budget));
         covered.insert(0, number, start, end, During::Replay)
     }
@@ -145,6 +207,7 @@ impl OwnWrites {
                 keys: BTreeMap::new(),
                 ranges: Vec::new(),
                 covered: None,
+                layers: Layers::default(),
             });
             self.tables.len() - 1
         })
@@ -158,6 +221,7 @@ impl OwnWrites {
             Some(old) => Some(std::mem::replace(old, slot)),
             None => {
                 keys.insert(key.into(), slot);
+                self.keys += 1;
                 None
             }
         };
@@ -170,7 +234,7 @@ impl OwnWrites {
         self.tables.iter().find(|w| Arc::ptr_eq(&w.table, table))
     }
 
-    /// What is known of `key`.
+    /// What is known of `key` in memory.
     pub(crate) fn get(&self, table: &Arc<Table>, key: &[u8]) -> Own<'_> {
         let Some(writes) = self.of(table) else { return Own::Unknown };
         let cover = writes.cover(key);
@@ -179,6 +243,32 @@ impl OwnWrites {
             _ if cover > 0 => Own::Deleted,
             _ => Own::Unknown,
         }
+    }
+
+    /// What is known of `key`: its value, if it has one; nothing if nothing is known.
+    pub(crate) fn find(&self, table: &Arc<Table>, key: &[u8]) -> Result<Option<Option<Vec<u8>>>> {
+        match self.get(table, key) {
+            Own::Value(value) => return Ok(Some(Some(value.to_vec()))),
+            Own::Deleted => return Ok(Some(None)),
+            Own::Unknown => {}
+        }
+        let Some(writes) = self.of(table) else { return Ok(None) };
+        match writes.layers.find(&self.engine, key)? {
+            Found::Nothing => Ok(None),
+            Found::Deleted => Ok(Some(None)),
+            Found::Record(Kind::ValueRef, value) => self.engine.read_large(&value).map(|v| Some(Some(v))),
+            Found::Record(_, value) => Ok(Some(Some(value))),
+        }
+    }
+
+    /// What was spilled, the newest first.
+    pub(crate) fn runs(&self, table: &Arc<Table>) -> Vec<Arc<OwnRun>> {
+        self.of(table).map(|w| w.layers.runs()).unwrap_or_default()
+    }
+
+    /// The subtables of which something was spilled.
+    pub(crate) fn spilled_tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.tables.iter().filter(|w| !w.layers.is_empty()).map(|w| &w.table)
     }
 
     fn value(&self, slot: &Slot) -> Own<'_> {
@@ -222,13 +312,13 @@ impl OwnWrites {
 
     /// Every range that was deleted.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (&Arc<Table>, &[u8], &[u8])> {
-        self.tables.iter().flat_map(|w| w.ranges.iter().map(move |(_, lo, hi)| (&w.table, &**lo, &**hi)))
+        self.tables.iter().flat_map(|w| w.ranges.iter().map(move |r| (&w.table, &*r.start, &*r.end)))
     }
 
     /// The present moment, to come back to.
     pub(crate) fn moment(&mut self) -> Moment {
         self.keeps_undo = true;
-        Moment { mark: self.batch.mark(), undo: self.undo.len() }
+        Moment { mark: self.batch.mark(), undo: self.undo.len(), layer: self.next_layer }
     }
 
     /// Nobody will come back any more.
@@ -239,28 +329,145 @@ impl OwnWrites {
 
     /// Forgets what was written after `moment`.
     pub(crate) fn back_to(&mut self, moment: Moment) -> Result<()> {
+        if moment.layer < self.next_layer {
+            // All that is in memory came later.
+            self.clear();
+            self.changes += 1;
+            self.tables.iter_mut().for_each(|w| w.layers.truncate(moment.layer));
+            return Ok(());
+        }
         for undo in self.undo.drain(moment.undo..).rev() {
             let keys = &mut self.tables[undo.table].keys;
             match undo.before {
                 Some(slot) => keys.insert(undo.key, slot),
-                None => keys.remove(&undo.key),
+                None => {
+                    self.keys -= 1;
+                    keys.remove(&undo.key)
+                }
             };
         }
         self.batch.truncate(moment.mark);
+        self.large_bytes = self.batch.large().iter().map(|put| put.value.len()).sum();
         let last = Seq::from(moment.mark.count);
         for writes in &mut self.tables {
-            let kept = writes.ranges.partition_point(|(number, ..)| *number <= last);
+            let kept = writes.ranges.partition_point(|r| r.number <= last);
             if kept == writes.ranges.len() {
                 continue;
             }
             writes.ranges.truncate(kept);
-            let covered = MemTombstones::new(self.budget.clone());
-            for (number, start, end) in &writes.ranges {
-                covered.insert(0, *number, start, end, During::Replay)?;
+            let covered = MemTombstones::new(self.engine.memory.clone());
+            for r in &writes.ranges {
+                covered.insert(0, r.number, &r.start, &r.end, During::Replay)?;
             }
             writes.covered = (kept > 0).then_some(covered);
         }
         Ok(())
+    }
+
+    /// Forgets what is in memory.
+    fn clear(&mut self) {
+        self.batch.clear();
+        self.undo.clear();
+        (self.keys, self.large_bytes) = (0, 0);
+        for writes in &mut self.tables {
+            writes.keys.clear();
+            writes.ranges.clear();
+            writes.covered = None;
+        }
+    }
+
+    /// Writes what is in memory to layers: one for each stretch between `moments`, to which the transaction may still go back.
+    pub(crate) fn spill(&mut self, moments: &mut [&mut Moment]) -> Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let done = self.spill_stretches(moments);
+        if let Err(e) = &done {
+            self.broken = Some(e.clone().context("the transaction lost what it could not write to disk"));
+        }
+        done
+    }
+
+    fn spill_stretches(&mut self, moments: &mut [&mut Moment]) -> Result<()> {
+        let first = self.next_layer;
+        let recent = moments.partition_point(|m| m.layer < first);
+        let recent = &mut moments[recent..];
+        // From the last one back, each undone once it is known.
+        let mut stretches: Vec<Vec<Stretch>> = recent.iter().rev().map(|m| self.cut_off(m)).collect();
+        let rest = |w: &mut TableWrites| Stretch {
+            keys: std::mem::take(&mut w.keys),
+            ranges: std::mem::take(&mut w.ranges),
+        };
+        stretches.push(self.tables.iter_mut().map(rest).collect());
+        for (n, m) in (1..).zip(recent) {
+            (m.mark, m.undo, m.layer) = (Mark::default(), 0, first + n);
+        }
+        self.next_layer = first + stretches.len() as Seq;
+        let floor = moments.last().map_or(0, |m| m.layer);
+        for (seq, stretch) in (first..).zip(stretches.into_iter().rev()) {
+            for (at, stretch) in stretch.into_iter().enumerate() {
+                if stretch.keys.is_empty() && stretch.ranges.is_empty() {
+                    continue;
+                }
+                let table = self.tables[at].table.clone();
+                let run = self.write(&table, &stretch, seq)?;
+                self.tables[at].layers.push(&self.engine, &table, run, floor)?;
+            }
+        }
+        self.spilled += self.batch.len() as u64;
+        self.changes += 1;
+        self.clear();
+        Ok(())
+    }
+
+    /// Takes out what was written after `moment`, by subtable; what was there then is there again.
+    fn cut_off(&mut self, moment: &Moment) -> Vec<Stretch> {
+        let mut cut: Vec<Stretch> = self.tables.iter().map(|_| Stretch::default()).collect();
+        for undo in self.undo.drain(moment.undo..).rev() {
+            let keys = &mut self.tables[undo.table].keys;
+            let last = match undo.before {
+                Some(before) => keys.insert(undo.key.clone(), before),
+                None => keys.remove(&undo.key),
+            };
+            // Of several writes the last comes first.
+            if let (Entry::Vacant(free), Some(last)) = (cut[undo.table].keys.entry(undo.key), last) {
+                free.insert(last);
+            }
+        }
+        let last = Seq::from(moment.mark.count);
+        for (writes, cut) in self.tables.iter_mut().zip(&mut cut) {
+            let kept = writes.ranges.partition_point(|r| r.number <= last);
+            cut.ranges = writes.ranges.split_off(kept);
+        }
+        cut
+    }
+
+    fn write(&self, table: &Arc<Table>, stretch: &Stretch, seq: Seq) -> Result<OwnRun> {
+        let ranges = stretch.ranges.iter().map(|r| (&r.start, &r.end, r.number));
+        let deleted = RangeTombstones::from_ranges(ranges);
+        let mut out = OwnWriter::new(&self.engine, table, deleted.clone())?;
+        for (key, slot) in &stretch.keys {
+            if slot.number < deleted.covering(key, MAX_SEQ) {
+                continue;
+            }
+            match self.value(slot) {
+                Own::Value(value) => out.put(key, value)?,
+                _ => out.delete(key)?,
+            }
+        }
+        out.finish(seq)
+    }
+
+    /// All of it as one run for each subtable.
+    pub(crate) fn into_runs(mut self) -> Result<Vec<(Arc<Table>, OwnRun)>> {
+        self.spill(&mut [])?;
+        let mut runs = Vec::new();
+        for writes in self.tables {
+            if let Some(run) = writes.layers.into_one(&self.engine, &writes.table)? {
+                runs.push((writes.table, run));
+            }
+        }
+        Ok(runs)
     }
 }
 

@@ -6,9 +6,9 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrane::Options;
 use terrane::media::Media;
 use terrane::media::sim::{Image, OpInfo, SimMedia};
+use terrane::{Durability, Isolation, Options};
 
 use crate::support::*;
 
@@ -24,7 +24,12 @@ struct Held {
 }
 
 /// What the database held after a step.
-type State = Vec<Option<Held>>;
+#[derive(Clone, Debug)]
+struct State {
+    tables: Vec<Option<Held>>,
+    /// Prepared transactions: by xid what each would change, as the subtables were born.
+    doubt: BTreeMap<Vec<u8>, Arc<Vec<(Change, usize)>>>,
+}
 
 /// How far a history had come at a crash point.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +63,10 @@ pub struct History {
 /// What a step that changes something does.
 enum Step<'a> {
     Write(&'a Op),
+    Prepare(&'a [u8], &'a [Change]),
+    /// Ends what was prepared.
+    Commit(&'a [u8], Durability),
+    Rollback(&'a [u8]),
     Drop(usize),
     Create(usize),
 }
@@ -66,6 +75,40 @@ fn hash(rows: &Rows) -> u64 {
     let mut h = DefaultHasher::new();
     rows.hash(&mut h);
     h.finish()
+}
+
+impl State {
+    fn change(&mut self, changes: &[Change]) {
+        let mut model: Model = vec![None; TABLES];
+        for table in changes.iter().map(Change::table) {
+            if model[table].is_none() {
+                model[table] = self.tables[table].as_ref().map(|h| (*h.rows).clone());
+            }
+        }
+        apply(&mut model, &Op::Write { changes: changes.to_vec(), sync: false, by: By::Batch });
+        for (held, rows) in self.tables.iter_mut().zip(model) {
+            if let (Some(held), Some(rows)) = (held, rows) {
+                held.hash = hash(&rows);
+                held.rows = Arc::new(rows);
+            }
+        }
+    }
+}
+
+/// A transaction to be prepared as the `n`th step: it writes what nobody else does, who would have to wait for it.
+fn prepared(rng: &mut Rng, n: u64) -> (Vec<u8>, Vec<Change>) {
+    let mut changes = Vec::new();
+    for i in 0..rng.below(5) {
+        let table = rng.below(TABLES as u64) as usize;
+        let key = format!("p{n:04}{i}").into_bytes();
+        let len = [0, 5, 40, 900, 4000][rng.below(5) as usize];
+        changes.push(match rng.below(6) {
+            0 => Change::DeleteRange { table, start: key.clone(), end: [&key[..], b"~"].concat() },
+            1 => Change::Delete { table, key },
+            _ => Change::Put { table, key, value: vec![n as u8; len] },
+        });
+    }
+    (format!("xid {n}").into_bytes(), changes)
 }
 
 /// What is shared with the hook.
@@ -91,7 +134,11 @@ impl History {
             }
         };
         media.on_op(Some(Arc::new(hook)));
-        let mut history = History { seed, points: Vec::new(), states: vec![vec![None; TABLES]] };
+        let mut history = History {
+            seed,
+            points: Vec::new(),
+            states: vec![State { tables: vec![None; TABLES], doubt: BTreeMap::new() }],
+        };
         let db = open(&media, options).map_err(err)?;
         let mut rng = Rng(seed);
         let at = |step: Step<'_>, sync: bool, history: &mut History| {
@@ -99,6 +146,14 @@ impl History {
             recorder.lock().reached.begun += 1;
             match step {
                 Step::Write(op) => run(&db, &media, op)?,
+                Step::Prepare(xid, changes) => {
+                    match write(&db, changes, By::Transaction(Isolation::Snapshot))? {
+                        Written::Transaction(txn) => txn.prepare(xid)?,
+                        Written::Batch(_) => {}
+                    }
+                }
+                Step::Commit(xid, durability) => db.commit_prepared(xid, durability).map(drop)?,
+                Step::Rollback(xid) => db.rollback_prepared(xid)?,
                 Step::Drop(t) => db.drop_subtable(&name(t))?,
                 Step::Create(t) => db.create_subtable(&name(t), options_of(t)).map(drop)?,
             }
@@ -112,7 +167,22 @@ impl History {
         for t in 0..TABLES {
             at(Step::Create(t), true, &mut history).map_err(err)?;
         }
-        for _ in 0..ops {
+        for n in 0..ops {
+            // A life between the two phases, and ends in any order.
+            if rng.below(12) == 0 {
+                let (xid, changes) = prepared(&mut rng, n);
+                at(Step::Prepare(&xid, &changes), true, &mut history).map_err(err)?;
+            }
+            let open: Vec<Vec<u8>> = history.states[history.states.len() - 1].doubt.keys().cloned().collect();
+            if !open.is_empty() && rng.below(16) == 0 {
+                let xid = &open[rng.below(open.len() as u64) as usize];
+                let (durability, sync) =
+                    [(Durability::Buffered, false), (Durability::Sync, true)][rng.below(2) as usize];
+                match rng.below(3) {
+                    0 => at(Step::Rollback(xid), true, &mut history).map_err(err)?,
+                    _ => at(Step::Commit(xid, durability), sync, &mut history).map_err(err)?,
+                }
+            }
             // Changes of the schema more often than other histories have them: much hangs on their order.
             let next = match rng.below(12) {
                 0 => Op::Recreate(rng.below(TABLES as u64) as usize),
@@ -124,9 +194,9 @@ impl History {
                     at(Step::Drop(t), true, &mut history).map_err(err)?;
                     // Life goes on without it for a while.
                     for _ in 0..rng.below(3) {
-                        let Op::Write { mut changes, sync } = op(&mut rng, keys) else { continue };
+                        let Op::Write { mut changes, sync, by } = op(&mut rng, keys) else { continue };
                         changes.retain(|c| c.table() != t);
-                        let w = Op::Write { changes, sync };
+                        let w = Op::Write { changes, sync, by };
                         at(Step::Write(&w), sync, &mut history).map_err(err)?;
                     }
                     at(Step::Create(t), true, &mut history).map_err(err)?;
@@ -150,42 +220,55 @@ impl History {
     fn after(&self, step: &Step<'_>) -> State {
         let mut state = self.states[self.states.len() - 1].clone();
         match step {
-            Step::Drop(t) => state[*t] = None,
+            Step::Drop(t) => state.tables[*t] = None,
             Step::Create(t) => {
                 let rows = Arc::new(Rows::new());
-                state[*t] = Some(Held { hash: hash(&rows), rows, born: self.states.len() });
+                state.tables[*t] = Some(Held { hash: hash(&rows), rows, born: self.states.len() });
             }
-            Step::Write(op) => {
-                let mut model: Model = vec![None; TABLES];
-                let Op::Write { changes, .. } = op else { return state };
-                for table in changes.iter().map(Change::table) {
-                    if model[table].is_none() {
-                        model[table] = state[table].as_ref().map(|h| (*h.rows).clone());
-                    }
-                }
-                apply(&mut model, op);
-                for (held, rows) in state.iter_mut().zip(model) {
-                    if let (Some(held), Some(rows)) = (held, rows) {
-                        held.hash = hash(&rows);
-                        held.rows = Arc::new(rows);
-                    }
-                }
+            Step::Write(Op::Write { changes, .. }) => state.change(changes),
+            Step::Write(_) => {}
+            Step::Prepare(xid, changes) => {
+                let born = |c: &Change| state.tables[c.table()].as_ref().map(|held| held.born);
+                let changes = changes.iter().filter_map(|c| Some((c.clone(), born(c)?))).collect();
+                state.doubt.insert(xid.to_vec(), Arc::new(changes));
             }
+            Step::Commit(xid, _) => {
+                let changes = state.doubt.remove(*xid).unwrap_or_default();
+                let alive = |(c, born): &(Change, usize)| {
+                    state.tables[c.table()].as_ref().is_some_and(|held| held.born == *born).then(|| c.clone())
+                };
+                let changes: Vec<Change> = changes.iter().filter_map(alive).collect();
+                state.change(&changes);
+            }
+            Step::Rollback(xid) => drop(state.doubt.remove(*xid)),
         }
         state
     }
 
     /// Whether `got` may be found after a crash. A process that dies loses nothing that returned; a power failure loses
-    /// at most a suffix of the commits that were not synced. Creating and dropping a subtable syncs what came before.
-    pub fn allows(&self, got: &Model, reached: Reached, power: bool) -> Result<(), String> {
+    /// at most a suffix of the commits that were not synced. Creating and dropping a subtable syncs what came before. Of those
+    /// prepared transactions that are there still (`xids`), gives what each would change.
+    pub fn allows(
+        &self,
+        got: &Model,
+        xids: &[Vec<u8>],
+        reached: Reached,
+        power: bool,
+    ) -> Result<BTreeMap<Vec<u8>, Vec<Change>>, String> {
         let hashes: Vec<Option<u64>> = got.iter().map(|t| t.as_ref().map(hash)).collect();
         let first = if power { reached.synced } else { reached.done };
         for schema in (reached.done..=reached.begun).rev() {
-            let matches = |commits: usize| {
-                (0..TABLES).all(|t| self.held(t, commits, schema).map(|h| h.hash) == hashes[t])
+            let matches = |commits: &usize| {
+                self.states[*commits].doubt.keys().eq(xids)
+                    && (0..TABLES).all(|t| self.held(t, *commits, schema).map(|h| h.hash) == hashes[t])
             };
-            if (first..=schema).rev().any(matches) {
-                return Ok(());
+            if let Some(commits) = (first..=schema).rev().find(matches) {
+                let tables = &self.states[schema].tables;
+                let alive = |(c, born): &(Change, usize)| {
+                    tables[c.table()].as_ref().is_some_and(|held| held.born == *born).then(|| c.clone())
+                };
+                let doubt = self.states[commits].doubt.iter();
+                return Ok(doubt.map(|(x, c)| (x.clone(), c.iter().filter_map(alive).collect())).collect());
             }
         }
         let wanted = |commits: usize| -> Model {
@@ -201,7 +284,7 @@ impl History {
             })
             .collect();
         Err(format!(
-            "no prefix from {first} explains it ({reached:?}; {}): {}",
+            "no prefix from {first} explains it ({reached:?}; prepared {xids:?}; {}): {}",
             alone.join(", "),
             difference(got, &wanted(reached.done)).unwrap_or_default()
         ))
@@ -209,7 +292,7 @@ impl History {
 
     /// A subtable as a crash leaves it that keeps the commits before `commits` and the schema after step `schema`.
     fn held(&self, table: usize, commits: usize, schema: usize) -> Option<&Held> {
-        let born = self.states[schema][table].as_ref()?.born;
-        self.states[commits.max(born)][table].as_ref()
+        let born = self.states[schema].tables[table].as_ref()?.born;
+        self.states[commits.max(born)].tables[table].as_ref()
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrane::Db;
 use terrane::media::Media;
 use terrane::media::sim::{CrashKind, Image, SimMedia};
+use terrane::{Db, Durability};
 
 use crate::history::{History, Point};
 use crate::support::*;
@@ -53,7 +53,7 @@ impl Survivor<'_> {
 
     fn goes_on(&self, media: Arc<SimMedia>, db: Db, power: bool) -> Result<(), String> {
         let mut model = verified(&db, "after the crash")?;
-        self.history.allows(&model, self.point.reached, power)?;
+        let mut doubt = self.history.allows(&model, &db.prepared(), self.point.reached, power)?;
         let mut rng = Rng(self.seed ^ 0x6c69_7665);
         for (t, held) in model.iter_mut().enumerate() {
             if held.is_none() {
@@ -62,6 +62,18 @@ impl Survivor<'_> {
             }
         }
         for _ in 0..4 + rng.below(8) {
+            if rng.below(2) == 0
+                && let Some((xid, changes)) = doubt.pop_first()
+            {
+                match rng.below(3) {
+                    0 => db.rollback_prepared(&xid).map_err(told("rolling back what was prepared"))?,
+                    _ => {
+                        db.commit_prepared(&xid, Durability::Buffered)
+                            .map_err(told("committing what was prepared"))?;
+                        apply(&mut model, &Op::Write { changes, sync: false, by: By::Batch });
+                    }
+                }
+            }
             let step = op(&mut rng, 120);
             run(&db, &media, &step).map_err(|e| format!("writing on, {step:?}: {e}"))?;
             apply(&mut model, &step);
@@ -87,6 +99,9 @@ impl Survivor<'_> {
         media.run_all();
         let db = open(&again, &tiny()).map_err(told("opening the second time"))?;
         let got = verified(&db, "the second time")?;
+        if !db.prepared().iter().eq(doubt.keys()) {
+            return Err(format!("prepared are {:?}, wanted {:?}", db.prepared(), doubt.keys()));
+        }
         abandon(&again, db);
         media.shutdown();
         match difference(&got, &model) {

@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use terrane::media::Media;
 use terrane::media::sim::SimMedia;
-use terrane::{Db, Durability, Options, ReadOptions, SubtableOptions, Tuning, WriteBatch};
+use terrane::{
+    Db, Durability, Isolation, Options, ReadOptions, Subtable, SubtableOptions, Transaction,
+    TransactionOptions, Tuning, WriteBatch,
+};
 
 /// Subtables of a history.
 pub const TABLES: usize = 3;
@@ -49,12 +52,34 @@ impl Change {
     }
 }
 
+/// What a write is made by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    Batch,
+    /// With locks. It writes other things too, and goes back to before that.
+    Transaction(Isolation),
+    Optimistic,
+}
+
+impl By {
+    fn some(rng: &mut Rng) -> By {
+        match rng.below(8) {
+            0 => By::Transaction(Isolation::ReadCommitted),
+            1 => By::Transaction(Isolation::Snapshot),
+            2 => By::Transaction(Isolation::Serializable),
+            3 => By::Optimistic,
+            _ => By::Batch,
+        }
+    }
+}
+
 /// One step of a history.
 #[derive(Clone, Debug)]
 pub enum Op {
     Write {
         changes: Vec<Change>,
         sync: bool,
+        by: By,
     },
     Sync,
     Flush(usize),
@@ -76,6 +101,7 @@ pub const TUNING: Tuning = Tuning {
     extent_bytes: 32 << 10,
     piece_bytes: 64 << 10,
     task_bytes: 16 << 10,
+    transaction_bytes: 1000,
 };
 
 /// Options with them; two compactions at a time, so that one that waits for its tasks runs the other meanwhile.
@@ -144,7 +170,11 @@ pub fn op(rng: &mut Rng, keys: u64) -> Op {
         12 if rng.below(4) == 0 => Op::Recreate(rng.below(TABLES as u64) as usize),
         _ => {
             let n = 1 + rng.below(4);
-            Op::Write { changes: (0..n).map(|_| change(rng, keys)).collect(), sync: rng.below(8) == 0 }
+            Op::Write {
+                changes: (0..n).map(|_| change(rng, keys)).collect(),
+                sync: rng.below(8) == 0,
+                by: By::some(rng),
+            }
         }
     }
 }
@@ -185,26 +215,71 @@ pub fn apply(model: &mut Model, op: &Op) {
     }
 }
 
-/// Runs a step on a database.
-pub fn run(db: &Db, media: &SimMedia, op: &Op) -> terrane::Result<()> {
-    match op {
-        Op::Write { changes, sync } => {
-            let tables: Vec<_> = (0..TABLES).map(|t| db.subtable(&name(t))).collect();
+/// Changes that are ready to be committed.
+pub enum Written {
+    Batch(WriteBatch),
+    Transaction(Box<Transaction>),
+}
+
+impl Written {
+    pub fn commit(self, db: &Db, durability: Durability) -> terrane::Result<u64> {
+        match self {
+            Written::Batch(batch) => db.write(batch, durability),
+            Written::Transaction(txn) => txn.commit(durability),
+        }
+    }
+}
+
+/// Makes changes, but for the commit.
+pub fn write(db: &Db, changes: &[Change], by: By) -> terrane::Result<Written> {
+    let tables: Vec<_> = (0..TABLES).map(|t| db.subtable(&name(t))).collect();
+    let table = |t: usize| -> terrane::Result<&Subtable> { tables[t].as_ref().map_err(Clone::clone) };
+    let options = match by {
+        By::Batch => {
             let mut batch = WriteBatch::new();
             for c in changes {
                 match c {
-                    Change::Put { table, key, value } => {
-                        batch.put(tables[*table].as_ref().map_err(Clone::clone)?, key, value)?;
-                    }
-                    Change::Delete { table, key } => {
-                        batch.delete(tables[*table].as_ref().map_err(Clone::clone)?, key)?;
-                    }
-                    Change::DeleteRange { table, start, end } => {
-                        batch.delete_range(tables[*table].as_ref().map_err(Clone::clone)?, start, end)?;
+                    Change::Put { table: t, key, value } => batch.put(table(*t)?, key, value)?,
+                    Change::Delete { table: t, key } => batch.delete(table(*t)?, key)?,
+                    Change::DeleteRange { table: t, start, end } => {
+                        batch.delete_range(table(*t)?, start, end)?;
                     }
                 }
             }
-            db.write(batch, if *sync { Durability::Sync } else { Durability::Buffered })?;
+            return Ok(Written::Batch(batch));
+        }
+        By::Transaction(isolation) => TransactionOptions::new().isolation(isolation),
+        By::Optimistic => TransactionOptions::new().isolation(Isolation::Serializable).optimistic(true),
+    };
+    let mut txn = Box::new(db.begin(options)?);
+    for (n, c) in changes.iter().enumerate() {
+        let before = txn.savepoint();
+        if n % 2 == 0 {
+            // What comes to nothing.
+            let t = table(c.table())?;
+            txn.put(t, b"k00", &[n as u8; 5000])?;
+            txn.delete_range(t, b"k0", b"k1")?;
+            txn.rollback_to(before)?;
+        }
+        match c {
+            Change::Put { table: t, key, value } => txn.put(table(*t)?, key, value)?,
+            Change::Delete { table: t, key } => {
+                txn.get(table(*t)?, key)?;
+                txn.delete(table(*t)?, key)?;
+            }
+            Change::DeleteRange { table: t, start, end } => txn.delete_range(table(*t)?, start, end)?,
+        }
+        txn.release(before)?;
+    }
+    Ok(Written::Transaction(txn))
+}
+
+/// Runs a step on a database.
+pub fn run(db: &Db, media: &SimMedia, op: &Op) -> terrane::Result<()> {
+    match op {
+        Op::Write { changes, sync, by } => {
+            let durability = if *sync { Durability::Sync } else { Durability::Buffered };
+            write(db, changes, *by)?.commit(db, durability)?;
         }
         Op::Sync => db.sync()?,
         Op::Flush(t) => db.subtable(&name(*t))?.flush()?,

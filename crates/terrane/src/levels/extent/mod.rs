@@ -1,5 +1,6 @@
 //! One immutable extent on a device. No byte of it is handed out before the checksum that its parent holds has verified
-//! it: the manifest's for index block, filters and footer, the index's for blocks.
+//! it: the manifest's for index block, filters and footer, the index's for blocks. An extent that was written before its sequence
+//! was known (an attached one) gets it here, after that: nobody else meets the one it is stored with.
 //!
 //! # Concurrency
 //! Immutable but for two things that only grow: the heat, and the range tombstones, which are read once when somebody
@@ -16,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use terrane_base::{Error, Result};
-use terrane_format::block::{Compression, decompress};
+use terrane_format::block::{Compression, decompress, set_sequence};
 use terrane_format::checksum::crc;
 use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
 use terrane_format::tombstone::RangeTombstones;
@@ -65,7 +66,7 @@ impl Extent {
 
     /// The index block.
     pub(crate) fn load_index(&self) -> Result<Loaded> {
-        self.load_section(&self.meta.index, "the index")
+        self.sequenced(self.load_section(&self.meta.index, "the index")?, self.meta.index.offset)
     }
 
     /// The filters of all blocks, one behind the other.
@@ -113,6 +114,10 @@ impl Extent {
         blocks.iter().map(move |handle| {
             let stored = read.split_to(handle.stored_len as usize);
             self.verify(handle, &stored)?;
+            if self.meta.global_seq.is_some() {
+                let raw = self.decompress(handle, &stored)?;
+                return Ok(Bytes::from_owner(self.sequenced(Loaded::Made(raw), handle.offset)?));
+            }
             // What is stored as it is stays where it was read.
             Ok(if is_plain(handle) { stored } else { self.decompress(handle, &stored)?.into() })
         })
@@ -133,7 +138,8 @@ impl Extent {
             return Ok(t);
         }
         // Two threads may both read: they read the same.
-        let read = Arc::new(self.load_footer()?.tombstones);
+        let stored = self.load_footer()?.tombstones;
+        let read = Arc::new(self.meta.global_seq.map_or(stored.clone(), |seq| stored.with_seq(seq)));
         Ok(self.tombstones.get_or_init(|| read))
     }
 
@@ -169,6 +175,19 @@ impl Extent {
         Ok(Loaded::Read(read))
     }
 
+    /// As [`Extent::accept_section`], of the index block.
+    pub(crate) fn accept_index(&self, read: Window) -> Result<Loaded> {
+        self.sequenced(self.accept_section(&self.meta.index, read)?, self.meta.index.offset)
+    }
+
+    /// The block that was loaded, its records with the sequence at which the extent was attached, if it was.
+    fn sequenced(&self, loaded: Loaded, offset: u32) -> Result<Loaded> {
+        let Some(seq) = self.meta.global_seq.filter(|_| !loaded.is_empty()) else { return Ok(loaded) };
+        let mut bytes = loaded.to_vec();
+        set_sequence(&mut bytes, seq).map_err(|e| self.place(e, offset))?;
+        Ok(Loaded::Made(bytes))
+    }
+
     /// Room for `len` bytes at `offset`, to be read by the caller from [`Extent::file`].
     pub(crate) fn prepare(&self, offset: u32, len: u32) -> Result<Window> {
         let space = self.bounds(offset, len)?;
@@ -190,10 +209,11 @@ impl Extent {
     /// What a read of a block's stored bytes brought, verified and decompressed.
     pub(crate) fn unpack(&self, handle: &BlockHandle, read: Window) -> Result<Loaded> {
         self.verify(handle, read.bytes())?;
-        Ok(match is_plain(handle) {
+        let loaded = match is_plain(handle) {
             true => Loaded::Read(read),
             false => Loaded::Made(self.decompress(handle, read.bytes())?),
-        })
+        };
+        self.sequenced(loaded, handle.offset)
     }
 
     fn decompress(&self, handle: &BlockHandle, stored: &[u8]) -> Result<Vec<u8>> {

@@ -64,6 +64,10 @@ impl Survey {
         for value in state.subtables.values().flat_map(|s| s.values.values()) {
             survey.claim_value(value)?;
         }
+        for stage in state.stages.values() {
+            stage.extents.iter().try_for_each(|(_, meta)| survey.claim(Alloc::of_extent(meta)))?;
+            stage.values.iter().try_for_each(|(_, value)| survey.claim_value(value).map(drop))?;
+        }
         Ok(survey)
     }
 

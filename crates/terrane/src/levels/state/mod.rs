@@ -68,6 +68,17 @@ struct Held {
     parts: u32,
 }
 
+/// A prepared transaction whose records are in extents that nobody sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StageState {
+    /// Xid and locks, as a prepare in the log has them in front.
+    pub(crate) front: Vec<u8>,
+    /// Extents, each with the subtable that it is for, which may be dropped by now.
+    pub(crate) extents: Vec<(SubtableId, Arc<ExtentMeta>)>,
+    /// Large values, likewise.
+    pub(crate) values: Vec<(SubtableId, ValueRef)>,
+}
+
 /// The whole structure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DbState {
@@ -77,6 +88,8 @@ pub(crate) struct DbState {
     pub(crate) log: LogPosition,
     /// Ids below these are used up.
     pub(crate) next: NextIds,
+    /// Prepared transactions in extents, by xid.
+    pub(crate) stages: BTreeMap<Vec<u8>, StageState>,
     names: BTreeMap<String, SubtableId>,
     extents: BTreeMap<ExtentId, Held>,
 }
@@ -91,6 +104,10 @@ enum Undo {
     Persisted(SubtableId, Lsn),
     Valueless(SubtableId, u64),
     Value(SubtableId, ValueRef),
+    Unstage(Vec<u8>),
+    UnstageExtent(Vec<u8>),
+    UnstageValue(Vec<u8>),
+    Stage(Vec<u8>, Box<StageState>),
 }
 
 impl DbState {
@@ -176,6 +193,36 @@ impl DbState {
                 Some(value) => Undo::Value(*subtable, value),
                 None => return Err(wrong(*subtable, format!("there is no value {id}"))),
             },
+            Edit::Stage { xid, front } => {
+                if self.stages.contains_key(xid) {
+                    return Err(Error::corruption(format!(
+                        "the transaction \"{}\" is prepared twice",
+                        xid.escape_ascii()
+                    )));
+                }
+                self.stages.insert(xid.clone(), StageState { front: front.clone(), ..StageState::default() });
+                Undo::Unstage(xid.clone())
+            }
+            Edit::StageExtent { xid, subtable, extent } => {
+                self.staged(xid)?.extents.push((*subtable, extent.clone()));
+                self.next.extent = self.next.extent.max(extent.id.0.saturating_add(1));
+                self.next.file = self.next.file.max(extent.file.saturating_add(1));
+                Undo::UnstageExtent(xid.clone())
+            }
+            Edit::StageValue { xid, subtable, value } => {
+                self.staged(xid)?.values.push((*subtable, value.clone()));
+                self.next.value = self.next.value.max(value.id.saturating_add(1));
+                let files = value.pieces.iter().map(|p| p.file.saturating_add(1)).max().unwrap_or(0);
+                self.next.file = self.next.file.max(files);
+                Undo::UnstageValue(xid.clone())
+            }
+            Edit::Unstage { xid } => {
+                self.staged(xid)?;
+                match self.stages.remove(xid) {
+                    Some(stage) => Undo::Stage(xid.clone(), Box::new(stage)),
+                    None => return Ok(None),
+                }
+            }
             Edit::Log(to) => {
                 let log = &mut self.log;
                 log.generation = log.generation.max(to.generation);
@@ -195,6 +242,15 @@ impl DbState {
             }
             Edit::CheckpointEnd => return Ok(None),
         }))
+    }
+
+    fn staged(&mut self, xid: &[u8]) -> Result<&mut StageState> {
+        self.stages.get_mut(xid).ok_or_else(|| {
+            Error::corruption(format!(
+                "manifest edit of the transaction \"{}\", which is not prepared",
+                xid.escape_ascii()
+            ))
+        })
     }
 
     fn create(&mut self, id: SubtableId, name: &str, options: &[u8], lsn: Lsn) -> Result<Undo> {
@@ -308,6 +364,10 @@ impl DbState {
             Undo::Persisted(id, old) => self.undo_in(id, |s| s.persisted_lsn = old),
             Undo::Valueless(id, value) => self.undo_in(id, |s| drop(s.values.remove(&value))),
             Undo::Value(id, value) => self.undo_in(id, |s| drop(s.values.insert(value.id, value))),
+            Undo::Unstage(xid) => drop(self.stages.remove(&xid)),
+            Undo::UnstageExtent(xid) => drop(self.stages.get_mut(&xid).and_then(|s| s.extents.pop())),
+            Undo::UnstageValue(xid) => drop(self.stages.get_mut(&xid).and_then(|s| s.values.pop())),
+            Undo::Stage(xid, stage) => drop(self.stages.insert(xid, *stage)),
         }
     }
 
@@ -324,7 +384,8 @@ impl DbState {
     /// Edits that make this state of an empty one, without the closing [`Edit::CheckpointEnd`].
     pub(crate) fn to_edits(&self) -> impl Iterator<Item = Edit> {
         let ends = [Edit::Log(self.log), Edit::NextIds(self.next)];
-        self.subtables.iter().flat_map(|(id, s)| s.to_edits(*id)).chain(ends)
+        let stages = self.stages.iter().flat_map(|(xid, s)| s.to_edits(xid));
+        self.subtables.iter().flat_map(|(id, s)| s.to_edits(*id)).chain(stages).chain(ends)
     }
 
     /// Every extent that a part refers to, once, with its subtable.
@@ -339,6 +400,24 @@ pub(super) struct Applied {
     undo: Vec<Undo>,
     log: LogPosition,
     next: NextIds,
+}
+
+impl StageState {
+    /// The edits that make it.
+    pub(crate) fn to_edits(&self, xid: &[u8]) -> Vec<Edit> {
+        let mut edits = vec![Edit::Stage { xid: xid.to_vec(), front: self.front.clone() }];
+        edits.extend(self.extents.iter().map(|(subtable, extent)| Edit::StageExtent {
+            xid: xid.to_vec(),
+            subtable: *subtable,
+            extent: extent.clone(),
+        }));
+        edits.extend(self.values.iter().map(|(subtable, value)| Edit::StageValue {
+            xid: xid.to_vec(),
+            subtable: *subtable,
+            value: value.clone(),
+        }));
+        edits
+    }
 }
 
 impl SubtableState {

@@ -31,6 +31,8 @@ pub(crate) struct Heirs {
     allowance: usize,
     /// Whether index and filters enter even where no block does.
     sections: bool,
+    /// Whether anything enters.
+    open: bool,
     blocks: Vec<Kept>,
     /// Bytes of `blocks`.
     bytes: usize,
@@ -52,11 +54,19 @@ impl Heirs {
     /// For a merge that is one of `jobs` at a time, and has claimed `used` bytes so far.
     pub(crate) fn new(cache: Arc<Cache>, sections: bool, jobs: usize, used: usize) -> Self {
         let allowance = (cache.capacity() / SHARE / jobs.max(1)).saturating_sub(used);
-        Heirs { cache, allowance, sections, blocks: Vec::new(), bytes: 0 }
+        Heirs { cache, allowance, sections, open: true, blocks: Vec::new(), bytes: 0 }
+    }
+
+    /// Nothing enters: readers will not see what is written as it is stored.
+    pub(crate) fn none(cache: Arc<Cache>) -> Self {
+        Heirs { cache, allowance: 0, sections: false, open: false, blocks: Vec::new(), bytes: 0 }
     }
 
     /// Keeps the raw bytes of the block that will lie at `offset`, if it is to enter; where it is `plain`, they will lie there.
     pub(super) fn consider(&mut self, heir: Heir, offset: u32, raw: &[u8], plain: bool) {
+        if !self.open {
+            return;
+        }
         let claims = self.bytes + raw.len() > self.cache.room();
         if claims {
             if heir == Heir::No || raw.len() > self.allowance {

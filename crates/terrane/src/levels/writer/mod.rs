@@ -98,11 +98,20 @@ impl RunWriter {
     ///
     /// # Errors
     /// Those of the medium; everything allocated is free again.
-    pub(crate) fn finish(mut self) -> Result<WrittenRun> {
+    pub(crate) fn finish(self) -> Result<WrittenRun> {
+        let written = self.finish_unsynced()?;
+        written.space.sync_files(written.extents.iter().map(|m| m.file))?;
+        Ok(written)
+    }
+
+    /// Closes the last extent; all of them are written, but not durable.
+    ///
+    /// # Errors
+    /// As for [`RunWriter::finish`].
+    pub(crate) fn finish_unsynced(mut self) -> Result<WrittenRun> {
         let rest = std::mem::take(&mut self.tombstones);
         self.close(rest)?;
         self.written.catch_up()?;
-        self.written.space.sync_files(self.written.extents.iter().map(|m| m.file))?;
         Ok(self.written)
     }
 

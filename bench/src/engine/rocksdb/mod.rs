@@ -1,5 +1,7 @@
 //! RocksDB, set up as its experts would for these budgets.
 
+mod transactions;
+
 use std::path::Path;
 
 use rust_rocksdb::{
@@ -11,6 +13,8 @@ use serde_json::json;
 use crate::Failure;
 use crate::engine::{Engine, Session};
 use crate::settings::{self, Compression, Settings};
+
+pub(crate) use transactions::TransactionDb;
 
 pub(crate) struct RocksDb {
     db: DB,
@@ -25,38 +29,9 @@ impl RocksDb {
         own: &settings::RocksDb,
         block_kib: usize,
     ) -> Result<Self, Failure> {
-        let mut blocks = BlockBasedOptions::default();
-        blocks.set_block_cache(&Cache::new_lru_cache(s.cache_bytes as usize));
-        blocks.set_block_size(block_kib << 10);
-        blocks.set_bloom_filter(own.bloom_bits, false);
-        blocks.set_format_version(own.format_version);
-        // Index and filters count in the cache's budget, as Terrane's do.
-        blocks.set_cache_index_and_filter_blocks(true);
-        blocks.set_cache_index_and_filter_blocks_with_high_priority(true);
-        blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
-
-        let mut o = Options::default();
-        o.create_if_missing(true);
-        o.set_block_based_table_factory(&blocks);
-        o.set_write_buffer_size((s.memtable_bytes / own.write_buffers) as usize);
-        o.set_max_write_buffer_number(i32::try_from(own.write_buffers)?);
-        o.set_max_background_jobs(own.background_jobs);
-        o.set_level_compaction_dynamic_level_bytes(own.dynamic_level_bytes);
-        o.set_compression_type(DBCompressionType::None);
-        if s.compression == Compression::Zstd {
-            // As in Terrane: what is hot and short-lived stays as it is.
-            let (plain, zstd) = (DBCompressionType::None, DBCompressionType::Zstd);
-            o.set_compression_per_level(&[plain, plain, zstd, zstd, zstd, zstd, zstd]);
-        }
-        let direct = s.direct || own.direct_io;
-        o.set_use_direct_reads(direct);
-        o.set_use_direct_io_for_flush_and_compaction(direct);
-        o.set_disable_auto_compactions(s.hold_compactions);
-        if own.statistics {
-            o.enable_statistics();
-        }
-        let db = DB::open(&o, dir)?;
-        Ok(RocksDb { db, options: o, reads_direct: direct })
+        let options = options(s, own, block_kib)?;
+        let db = DB::open(&options, dir)?;
+        Ok(RocksDb { db, options, reads_direct: direct(s, own) })
     }
 
     fn number(&self, property: &str) -> u64 {
@@ -64,13 +39,72 @@ impl RocksDb {
     }
 }
 
+fn direct(s: &Settings, own: &settings::RocksDb) -> bool {
+    s.direct || own.direct_io
+}
+
+fn options(s: &Settings, own: &settings::RocksDb, block_kib: usize) -> Result<Options, Failure> {
+    let mut blocks = BlockBasedOptions::default();
+    blocks.set_block_cache(&Cache::new_lru_cache(s.cache_bytes as usize));
+    blocks.set_block_size(block_kib << 10);
+    blocks.set_bloom_filter(own.bloom_bits, false);
+    blocks.set_format_version(own.format_version);
+    // Index and filters count in the cache's budget, as Terrane's do.
+    blocks.set_cache_index_and_filter_blocks(true);
+    blocks.set_cache_index_and_filter_blocks_with_high_priority(true);
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+
+    let mut o = Options::default();
+    o.create_if_missing(true);
+    o.set_block_based_table_factory(&blocks);
+    o.set_write_buffer_size((s.memtable_bytes / own.write_buffers) as usize);
+    o.set_max_write_buffer_number(i32::try_from(own.write_buffers)?);
+    o.set_max_background_jobs(own.background_jobs);
+    o.set_level_compaction_dynamic_level_bytes(own.dynamic_level_bytes);
+    o.set_compression_type(DBCompressionType::None);
+    if s.compression == Compression::Zstd {
+        // As in Terrane: what is hot and short-lived stays as it is.
+        let (plain, zstd) = (DBCompressionType::None, DBCompressionType::Zstd);
+        o.set_compression_per_level(&[plain, plain, zstd, zstd, zstd, zstd, zstd]);
+    }
+    let direct = direct(s, own);
+    o.set_use_direct_reads(direct);
+    o.set_use_direct_io_for_flush_and_compaction(direct);
+    o.set_disable_auto_compactions(s.hold_compactions);
+    if own.statistics {
+        o.enable_statistics();
+    }
+    Ok(o)
+}
+
+/// What it says of itself, by the database's properties.
+fn says(options: &Options, direct: bool, number: impl Fn(&str) -> u64) -> serde_json::Value {
+    let stalled = options.get_statistics().and_then(|all| {
+        let line = all.lines().find(|l| l.starts_with("rocksdb.stall.micros"))?.to_owned();
+        line.split_whitespace().last()?.parse::<u64>().ok()
+    });
+    json!({
+        "live_bytes": number("rocksdb.estimate-live-data-size"),
+        "stalled_seconds": stalled.unwrap_or(0) as f64 / 1e6,
+        "direct": direct,
+    })
+}
+
+fn is_log(file: &str) -> bool {
+    file.ends_with(".log") || file.starts_with("LOG")
+}
+
+fn synced() -> WriteOptions {
+    let mut options = WriteOptions::default();
+    options.set_sync(true);
+    options
+}
+
 impl Engine for RocksDb {
     fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
-        let mut synced = WriteOptions::default();
-        synced.set_sync(true);
         Ok(Box::new(Handle {
             db: &self.db,
-            synced,
+            synced: synced(),
             buffered: WriteOptions::default(),
             read: ReadOptions::default(),
         }))
@@ -81,7 +115,7 @@ impl Engine for RocksDb {
     }
 
     fn is_log(&self, file: &str) -> bool {
-        file.ends_with(".log") || file.starts_with("LOG")
+        is_log(file)
     }
 
     fn l0_runs(&self) -> Option<u64> {
@@ -104,15 +138,7 @@ impl Engine for RocksDb {
     }
 
     fn says(&self) -> serde_json::Value {
-        let stalled = self.options.get_statistics().and_then(|all| {
-            let line = all.lines().find(|l| l.starts_with("rocksdb.stall.micros"))?.to_owned();
-            line.split_whitespace().last()?.parse::<u64>().ok()
-        });
-        json!({
-            "live_bytes": self.number("rocksdb.estimate-live-data-size"),
-            "stalled_seconds": stalled.unwrap_or(0) as f64 / 1e6,
-            "direct": self.reads_direct,
-        })
+        says(&self.options, self.reads_direct, |property| self.number(property))
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {

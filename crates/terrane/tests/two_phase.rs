@@ -1,0 +1,175 @@
+//! Two-phase commit: what is prepared survives, keeps others out, and ends once, whatever happens in between.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::*;
+use terrane::media::Media;
+use terrane::media::sim::{CrashKind, SimMedia};
+use terrane::{Db, Durability, ErrorKind, Isolation, LockWait, Subtable, Transaction, TransactionOptions};
+
+fn begin(db: &Db) -> Transaction {
+    db.begin(TransactionOptions::new().isolation(Isolation::ReadCommitted).lock_wait(LockWait::No)).unwrap()
+}
+
+fn rig() -> (Arc<SimMedia>, Db, Subtable) {
+    let (media, db) = fresh(1, &tiny()).unwrap();
+    let t = db.subtable("t0").unwrap();
+    (media, db, t)
+}
+
+fn kind<T: std::fmt::Debug>(r: terrane::Result<T>) -> ErrorKind {
+    r.unwrap_err().kind()
+}
+
+/// The database after a crash of this kind, and its machine.
+fn crashed(media: &Arc<SimMedia>, db: Db, kind: CrashKind) -> (Arc<SimMedia>, Db) {
+    let next = media.image().crash(kind, 3);
+    media.shutdown();
+    drop(db);
+    let db = open(&next, &tiny()).unwrap();
+    (next, db)
+}
+
+#[test]
+fn a_prepared_transaction_is_seen_by_nobody_and_keeps_its_locks_until_it_ends() {
+    let (_media, db, t) = rig();
+    let mut txn = begin(&db);
+    txn.put(&t, b"a", b"1").unwrap();
+    txn.get_for_update(&t, b"read").unwrap();
+    txn.prepare(b"x").unwrap();
+    assert_eq!((db.prepared(), db.stats().prepared), (vec![b"x".to_vec()], 1));
+    assert_eq!(t.get(b"a").unwrap(), None);
+    let mut other = begin(&db);
+    assert_eq!(kind(other.put(&t, b"a", b"2")), ErrorKind::LockBusy);
+    assert_eq!(kind(other.put(&t, b"read", b"2")), ErrorKind::LockBusy);
+    let mut again = begin(&db);
+    again.put(&t, b"b", b"1").unwrap();
+    assert_eq!(kind(again.prepare(b"x")), ErrorKind::AlreadyExists);
+    db.commit_prepared(b"x", Durability::Buffered).unwrap();
+    assert_eq!(t.get(b"a").unwrap().unwrap(), b"1");
+    assert_eq!(t.get(b"b").unwrap(), None);
+    other.put(&t, b"a", b"2").unwrap();
+    for end in [db.commit_prepared(b"x", Durability::Sync).map(drop), db.rollback_prepared(b"x")] {
+        assert_eq!(kind(end), ErrorKind::NotFound);
+    }
+    let mut bad = begin(&db);
+    bad.put(&t, b"c", b"1").unwrap();
+    assert_eq!(kind(bad.prepare(b"")), ErrorKind::InvalidArgument);
+    assert_eq!(kind(begin(&db).prepare(&[1; 256])), ErrorKind::LimitExceeded);
+    drop(other);
+    assert_eq!(db.stats().locked_keys, 0);
+}
+
+#[test]
+fn after_a_power_failure_it_is_in_doubt_and_holds_its_locks() {
+    for end in [true, false] {
+        let (media, db, t) = rig();
+        t.put(b"gone", b"0").unwrap();
+        let mut txn = begin(&db);
+        txn.put(&t, b"a", b"1").unwrap();
+        txn.put(&t, b"large", &[7; 20_000]).unwrap();
+        txn.delete_range(&t, b"g", b"h").unwrap();
+        txn.get_for_share(&t, b"read").unwrap();
+        txn.prepare(b"x").unwrap();
+        let (media, db) = crashed(&media, db, CrashKind::PowerLost);
+        // And once more, after a clean close, and with other things in between.
+        db.subtable("t0").unwrap().put(b"z", b"1").unwrap();
+        db.close().unwrap();
+        let db = open(&media, &tiny()).unwrap();
+        let t = db.subtable("t0").unwrap();
+        assert_eq!(db.prepared(), [b"x"]);
+        let mut other = begin(&db);
+        for key in [&b"a"[..], b"gone", b"read", b"large"] {
+            assert_eq!(kind(other.put(&t, key, b"2")), ErrorKind::LockBusy, "{}", key.escape_ascii());
+        }
+        assert!(other.get_for_share(&t, b"read").is_ok());
+        drop(other);
+        assert!(db.check(|_| true).unwrap().is_clean());
+        if end {
+            db.commit_prepared(b"x", Durability::Sync).unwrap();
+        } else {
+            db.rollback_prepared(b"x").unwrap();
+        }
+        let (_media, db) = crashed(&media, db, CrashKind::PowerLost);
+        let t = db.subtable("t0").unwrap();
+        assert!(db.prepared().is_empty());
+        assert_eq!(t.get(b"a").unwrap().is_some(), end);
+        assert_eq!(t.get(b"large").unwrap(), end.then(|| vec![7; 20_000]));
+        assert_eq!(t.get(b"gone").unwrap().is_some(), !end);
+        t.put(b"a", b"2").unwrap();
+        t.compact().unwrap();
+        assert!(db.check(|_| true).unwrap().is_clean());
+    }
+}
+
+#[test]
+fn the_space_of_what_is_rolled_back_comes_back() {
+    let (_media, db, t) = rig();
+    t.put(b"k", b"v").unwrap();
+    db.wait_idle().unwrap();
+    let used = db.stats().data_used;
+    let mut txn = begin(&db);
+    txn.put(&t, b"large", &[7; 300_000]).unwrap();
+    txn.prepare(b"x").unwrap();
+    assert!(db.stats().data_used >= used + 300_000);
+    db.rollback_prepared(b"x").unwrap();
+    assert_eq!(db.stats().data_used, used);
+}
+
+#[test]
+fn one_that_nobody_ends_does_not_keep_the_log() {
+    let (media, db, t) = rig();
+    let mut txn = begin(&db);
+    txn.put(&t, b"p", b"1").unwrap();
+    txn.put(&t, b"p large", &[9; 9000]).unwrap();
+    txn.prepare(b"forgotten").unwrap();
+    let budget = TUNING.log_budget + 4 * TUNING.segment_bytes;
+    let mut most = 0;
+    for i in 0..4000u32 {
+        t.put(&i.to_be_bytes(), &[3; 700]).unwrap();
+        media.step();
+        most = most.max(db.stats().log_bytes);
+    }
+    assert!(most < budget, "{most} bytes of log with a budget of {}", TUNING.log_budget);
+    let (_media, db) = crashed(&media, db, CrashKind::PowerLost);
+    assert_eq!(db.prepared(), [b"forgotten"]);
+    db.commit_prepared(b"forgotten", Durability::Sync).unwrap();
+    let t = db.subtable("t0").unwrap();
+    assert_eq!(t.get(b"p").unwrap().unwrap(), b"1");
+    assert_eq!(t.get(b"p large").unwrap().unwrap(), [9; 9000]);
+}
+
+#[test]
+fn what_concerns_a_subtable_that_is_dropped_is_left_out() {
+    let (media, db, t) = rig();
+    let other = db.subtable("t1").unwrap();
+    let mut txn = begin(&db);
+    txn.put(&t, b"a", b"1").unwrap();
+    txn.put(&other, b"a", b"1").unwrap();
+    txn.prepare(b"x").unwrap();
+    db.drop_subtable("t0").unwrap();
+    db.create_subtable("t0", tiny_table()).unwrap();
+    let (_media, db) = crashed(&media, db, CrashKind::PowerTorn);
+    db.commit_prepared(b"x", Durability::Buffered).unwrap();
+    assert_eq!(db.subtable("t0").unwrap().get(b"a").unwrap(), None);
+    assert_eq!(db.subtable("t1").unwrap().get(b"a").unwrap().unwrap(), b"1");
+}
+
+#[test]
+fn an_optimistic_transaction_is_validated_before_it_is_prepared() {
+    let (_media, db, t) = rig();
+    let options = TransactionOptions::new().optimistic(true).isolation(Isolation::Serializable);
+    let mut txn = db.begin(options.clone()).unwrap();
+    txn.get(&t, b"a").unwrap();
+    txn.put(&t, b"b", b"1").unwrap();
+    t.put(b"a", b"0").unwrap();
+    assert_eq!(kind(txn.prepare(b"x")), ErrorKind::WriteConflict);
+    let mut txn = db.begin(options).unwrap();
+    txn.put(&t, b"b", b"1").unwrap();
+    txn.prepare(b"x").unwrap();
+    assert_eq!(kind(begin(&db).put(&t, b"b", b"2")), ErrorKind::LockBusy);
+    db.commit_prepared(b"x", Durability::Buffered).unwrap();
+    assert_eq!(t.get(b"b").unwrap().unwrap(), b"1");
+}
