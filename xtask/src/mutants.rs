@@ -156,7 +156,7 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/terrane/src/txn/plain.rs",
         old: "self.barrier()?;",
         new: "",
-        tests: &["transactions"],
+        tests: &["published"],
     },
     Mutant {
         name: "a commit is published before it is durable",

@@ -510,15 +510,15 @@ fn read_only(s: &Stage) -> Result<bool> {
 fn g2_savepoint(s: &Stage) -> Result<bool> {
     let (mut a, mut b) = s.begin_two();
     let point = a.txn.savepoint();
-    let of_a = a.get("x")? + a.get("y")?;
+    let of_a = a.get("x")?;
     a.put("m", 1)?;
     a.txn.rollback_to(point)?;
-    let of_b = b.get("x")? + b.get("y")?;
-    a.put("x", 10 - of_a)?;
-    b.put("y", 20 - of_b)?;
-    a.commit()?;
+    let of_b = b.get("y")?;
+    b.put("x", -of_b)?;
     b.commit()?;
-    Ok(s.now("x") + s.now("y") < 0)
+    a.put("y", -of_a)?;
+    a.commit()?;
+    Ok((s.now("x"), s.now("y")) == (-20, -10))
 }
 
 fn g2(s: &Stage) -> Result<bool> {

@@ -1,6 +1,6 @@
 //! What others see of a commit while it becomes durable, at each I/O call that it makes: nothing, and its locks are held. So nobody
 //! acts on something that a power failure takes back.
-#![allow(clippy::disallowed_methods, reason = "tests may start threads")]
+#![allow(clippy::disallowed_methods, reason = "tests may start threads, and wait")]
 
 mod support;
 
@@ -116,4 +116,40 @@ fn a_durable_commit_is_hidden_and_locked_until_it_is_durable() {
         batch.put(t, b"k", b"new").unwrap();
         db.write(batch, Durability::Sync).unwrap();
     });
+}
+
+/// A write that knew of no transactions, and took no lock, is on its way: what a transaction then reads under a lock is what it
+/// wrote, not what it is about to replace.
+#[test]
+fn the_first_transaction_waits_for_a_write_without_locks() {
+    let media = SimMedia::new(4);
+    let db = open(&media, &tiny()).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    t.put(b"k", b"old").unwrap();
+    let (told, seen) = std::sync::mpsc::channel();
+    let reader = Arc::new(Mutex::new(None));
+    let hook = {
+        let (reader, db, t) = (reader.clone(), db.clone(), t.clone());
+        move |_: &SimMedia, info: &OpInfo<'_>| {
+            let mut reader = reader.lock();
+            if info.kind != OpKind::Sync || reader.is_some() {
+                return;
+            }
+            let (told, db, t) = (told.clone(), db.clone(), t.clone());
+            *reader = Some(std::thread::spawn(move || {
+                let mut txn = db.begin(no_wait()).unwrap();
+                told.send(txn.get_for_update(&t, b"k").unwrap()).unwrap();
+            }));
+            // Long enough for one that does not wait.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    };
+    media.on_op(Some(Arc::new(hook)));
+    let mut batch = terrane::WriteBatch::new();
+    batch.put(&t, b"k", b"new").unwrap();
+    db.write(batch, Durability::Sync).unwrap();
+    media.on_op(None);
+    assert_eq!(seen.recv().unwrap().as_deref(), Some(&b"new"[..]));
+    reader.lock().take().unwrap().join().unwrap();
+    media.shutdown();
 }
