@@ -1,4 +1,4 @@
-//! The one door for contributors: `cargo xtask {ci,test,fuzz,soak,bench,tidy}`. CI calls nothing else.
+//! The one door for contributors: `cargo xtask {ci,test,fuzz,soak,mutants,bench,tidy}`. CI calls nothing else.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -10,6 +10,7 @@ mod bench;
 mod ci;
 mod command;
 mod fuzz;
+mod mutants;
 mod soak;
 mod test;
 mod tidy;
@@ -40,6 +41,8 @@ enum Task {
     Fuzz(fuzz::FuzzArgs),
     /// Kill a writing process again and again, and verify what it left
     Soak(soak::SoakArgs),
+    /// Switch rules of transactions off one by one, and show that tests see it
+    Mutants(mutants::MutantsArgs),
     /// Measure: the demonstration workload, in numbers
     Bench(bench::BenchArgs),
     /// Check the house rules that neither compiler nor clippy know
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Test(a) => test::run(&a),
         Task::Fuzz(a) => fuzz::run(&a),
         Task::Soak(a) => soak::run(&a),
+        Task::Mutants(a) => mutants::run(&a),
         Task::Bench(a) => bench::run(&a),
         Task::Tidy => tidy::run(),
         Task::SoakChild(a) => soak::child(&a),

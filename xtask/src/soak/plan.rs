@@ -161,6 +161,7 @@ pub(super) fn options(rng: &mut Rng) -> Options {
         extent_bytes: (32 << 10) << rng.below(5),
         piece_bytes: (256 << 10) << rng.below(4),
         task_bytes: (64 << 10) << rng.below(4),
+        transaction_bytes: 0,
     };
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };
     Options::new()

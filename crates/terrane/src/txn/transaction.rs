@@ -223,10 +223,15 @@ impl Transaction {
             return Ok(());
         }
         if !self.optimistic {
+            let mark = self.locks.mark();
             self.lock_range(&table, start, Some(end), Mode::Exclusive)?;
             if let Some(seq) = self.snapshot_seq()
-                && self.engine.range_changed_since(&table, start, Some(end), seq)?
+                && self
+                    .engine
+                    .range_changed_since(&table, start, Some(end), seq)
+                    .inspect_err(|_| self.locks.release_to(mark))?
             {
+                self.locks.release_to(mark);
                 return Err(self.conflict(&table, start));
             }
         }
@@ -387,12 +392,15 @@ impl Transaction {
         if self.optimistic {
             return Ok(());
         }
-        // Who holds a lock has looked, or has read the latest.
-        let looked = self.locks.holds(table.id, key, Mode::Shared);
+        // Who has asked for the lock has looked, or has read the latest.
+        let looked = self.snapshot.is_some() && self.locks.asked_for(table.id, key);
+        let mark = self.locks.mark();
         self.lock(&table, key, Mode::Exclusive)?;
         if let Some(seq) = self.snapshot_seq().filter(|_| !looked)
-            && self.engine.key_changed_since(&table, key, seq)?
+            && self.engine.key_changed_since(&table, key, seq).inspect_err(|_| self.locks.release_to(mark))?
         {
+            // Who tries again is told again.
+            self.locks.take_back(mark, table.id, key);
             return Err(self.conflict(&table, key));
         }
         Ok(())

@@ -1,0 +1,339 @@
+//! `mutants`: rules of transactions, switched off one by one in a copy of the sources, and whether tests see it.
+//!
+//! Each mutant is one replacement in one file. The tests named beside it must pass without it, and fail with it; that it still
+//! compiles is made sure of first. Randomised tests may miss a mutant that is rarely felt, so each has a test that cannot, where
+//! there is one.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::command::{root, timed};
+use crate::{Failure, Outcome};
+
+#[derive(Debug, Args)]
+pub(crate) struct MutantsArgs {
+    /// Only those with one of these words in their name
+    names: Vec<String>,
+    /// List them and stop
+    #[arg(long)]
+    list: bool,
+}
+
+/// A rule switched off.
+struct Mutant {
+    name: &'static str,
+    file: &'static str,
+    /// Stands there once.
+    old: &'static str,
+    new: &'static str,
+    /// Tests of the package terrane, each of which must fail.
+    tests: &'static [&'static str],
+}
+
+const TRANSACTION: &str = "crates/terrane/src/txn/transaction.rs";
+const CURSOR: &str = "crates/terrane/src/txn/cursor.rs";
+const VALIDATE: &str = "crates/terrane/src/txn/validate.rs";
+const COMMIT: &str = "crates/terrane/src/db/commit.rs";
+
+const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "the first updater of a key does not win",
+        file: TRANSACTION,
+        old: "self.snapshot_seq().filter(|_| !looked)",
+        new: "self.snapshot_seq().filter(|_| looked && !looked)",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "the first updater in a range does not win",
+        file: TRANSACTION,
+        old: "if let Some(seq) = self.snapshot_seq()\n",
+        new: "if let Some(seq) = self.snapshot_seq().filter(|_| false)\n",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "a conflict is forgotten when tried again",
+        file: TRANSACTION,
+        old: "self.locks.take_back(mark, table.id, key);",
+        new: "",
+        tests: &["anomalies"],
+    },
+    Mutant {
+        name: "a lock that covers more than was asked for hides a conflict",
+        file: TRANSACTION,
+        old: "self.locks.asked_for(table.id, key)",
+        new: "self.locks.holds(table.id, key, Mode::Shared)",
+        tests: &["anomalies"],
+    },
+    Mutant {
+        name: "snapshot reads the latest",
+        file: TRANSACTION,
+        old: "self.engine.get(&table, key, self.snapshot_seq(), <[u8]>::to_vec)",
+        new: "self.engine.get(&table, key, None, <[u8]>::to_vec)",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "a serializable scan locks nothing",
+        file: TRANSACTION,
+        old: "self.lock_range(table, start, end, Mode::Shared)",
+        new: "Ok(())",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "a serializable scan locks keys and no gaps",
+        file: TRANSACTION,
+        old: "self.lock_range(table, start, end, Mode::Shared)",
+        new: "self.lock(table, start, Mode::Shared)",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "a serializable scan shows what it saw before its lock",
+        file: CURSOR,
+        old: "self.window = (from.to_vec(), end);\n        self.renew_base()",
+        new: "self.window = (from.to_vec(), end);\n        Ok(())",
+        tests: &["isolation"],
+    },
+    Mutant {
+        name: "a serializable get locks nothing",
+        file: TRANSACTION,
+        old: "self.lock(&table, key, Mode::Shared)?;",
+        new: "",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "a savepoint gives back what a serializable transaction has read",
+        file: TRANSACTION,
+        old: "if self.isolation != Isolation::Serializable {",
+        new: "{",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "a rollback to a savepoint restores nothing",
+        file: TRANSACTION,
+        old: "self.writes.back_to(moment)",
+        new: "Ok(())",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "a cursor ignores ranges that its transaction deleted",
+        file: CURSOR,
+        old: "Some(end) => self.base.seek(&end)?,",
+        new: "Some(_) => break,",
+        tests: &["isolation"],
+    },
+    Mutant {
+        name: "a cursor ignores keys that its transaction deleted",
+        file: CURSOR,
+        old: "if base == Some(&key[..]) {\n                        self.base.next()?;",
+        new: "if shown && base == Some(&key[..]) {\n                        self.base.next()?;",
+        tests: &["isolation"],
+    },
+    Mutant {
+        name: "what an optimistic transaction has read is not validated",
+        file: VALIDATE,
+        old: "reads.spans.iter().map(",
+        new: "reads.spans.iter().take(0).map(",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "what an optimistic transaction has written is not validated",
+        file: VALIDATE,
+        old: "let changed = match c.range {",
+        new: "let changed = c.mode == Mode::Shared && match c.range {",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "plain writes lock nothing",
+        file: "crates/terrane/src/txn/shared.rs",
+        old: "self.guarded.load(Ordering::Acquire)",
+        new: "self.guarded.load(Ordering::Acquire) && false",
+        tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "the first transaction does not wait for writes that began before",
+        file: "crates/terrane/src/txn/plain.rs",
+        old: "self.barrier()?;",
+        new: "",
+        tests: &["published"],
+    },
+    Mutant {
+        name: "a commit is published before it is durable",
+        file: COMMIT,
+        old: "self.log.advance(end);\n            // A log",
+        new: "self.log.advance(end);\n            self.visible.store(end - 1, Ordering::SeqCst);\n            // A log",
+        tests: &["published"],
+    },
+    Mutant {
+        name: "a transaction lets go of its locks before it is published",
+        file: TRANSACTION,
+        old: "let committed = ",
+        new: "self.locks.release_all();\n        let committed = ",
+        tests: &["published", "isolation"],
+    },
+    Mutant {
+        name: "a batch lets go of its locks before it is published",
+        file: COMMIT,
+        old: "if let Locks::Held(locks) = r.locks { locks } else { None };",
+        new: "{ drop(r.locks); None };",
+        tests: &["published"],
+    },
+];
+
+/// A mutant may keep a test from ending.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub(crate) fn run(args: &MutantsArgs) -> Outcome {
+    let named = |m: &&Mutant| args.names.is_empty() || args.names.iter().any(|n| m.name.contains(&**n));
+    let chosen: Vec<&Mutant> = MUTANTS.iter().filter(named).collect();
+    if args.list {
+        chosen.iter().for_each(|m| println!("{}: {} ({})", m.name, m.file, m.tests.join(", ")));
+        return Ok(());
+    }
+    let copy = Copy::make()?;
+    let mut tests: Vec<&str> = chosen.iter().flat_map(|m| m.tests).copied().collect();
+    tests.sort_unstable();
+    tests.dedup();
+    timed("without mutants", || {
+        copy.builds(&tests)?;
+        tests.iter().try_for_each(|test| match copy.verdict(test)? {
+            Verdict::Passed => Ok(()),
+            Verdict::Failed | Verdict::Hung => Err(format!("{test} fails by itself").into()),
+        })
+    })?;
+    let mut survivors = 0;
+    let mut table = String::new();
+    for m in &chosen {
+        timed(m.name, || {
+            for (test, verdict) in copy.with(m, || {
+                copy.builds(m.tests)?;
+                m.tests.iter().map(|test| Ok((*test, copy.verdict(test)?))).collect::<Result<Vec<_>, _>>()
+            })? {
+                let word = match verdict {
+                    Verdict::Failed => "caught",
+                    Verdict::Hung => "caught: the test does not end",
+                    Verdict::Passed => "SURVIVED",
+                };
+                survivors += usize::from(verdict == Verdict::Passed);
+                table += &format!("{:<72} {test:<14} {word}\n", m.name);
+            }
+            Ok(())
+        })?;
+    }
+    print!("{table}");
+    match survivors {
+        0 => Ok(()),
+        n => Err(format!("{n} times a test did not see a mutant").into()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    Hung,
+}
+
+/// The sources, elsewhere.
+struct Copy {
+    at: PathBuf,
+    target: PathBuf,
+}
+
+impl Copy {
+    /// Copies what git knows, or would. What is there already is left as it is, and so need not be built anew.
+    fn make() -> Result<Copy, Failure> {
+        let target =
+            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+        let at = target.join("mutants");
+        // Not where the sources themselves are built: cargo takes one workspace for the other.
+        let target = target.join("mutants-target");
+        let mut list = Command::new("git");
+        list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root());
+        let list = list.output().map_err(|e| format!("cannot start {list:?}: {e}"))?;
+        if !list.status.success() {
+            return Err("git does not list the sources".into());
+        }
+        for name in String::from_utf8(list.stdout)?.split_terminator('\0') {
+            let (from, to) = (root().join(name), at.join(name));
+            // One that is deleted, but not yet in the index.
+            let Ok(content) = std::fs::read(&from) else { continue };
+            if std::fs::read(&to).is_ok_and(|there| there == content) {
+                continue;
+            }
+            std::fs::create_dir_all(to.parent().unwrap_or(&at))?;
+            write(&to, &content)?;
+        }
+        Ok(Copy { at, target })
+    }
+
+    /// Runs `work` while the mutant is in place.
+    fn with<T>(&self, m: &Mutant, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+        let file = self.at.join(m.file);
+        let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let found = text.matches(m.old).count();
+        if found != 1 {
+            return Err(
+                format!("\"{}\" does not apply: {} has its text {found} times", m.name, m.file).into()
+            );
+        }
+        write(&file, text.replace(m.old, m.new).as_bytes())?;
+        let done = work();
+        write(&file, text.as_bytes())?;
+        done
+    }
+
+    fn cargo(&self, tests: &[&str]) -> Command {
+        let mut c = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        c.args(["test", "--quiet", "-p", "terrane"]).current_dir(&self.at);
+        c.args(tests.iter().flat_map(|test| ["--test", test])).env("CARGO_TARGET_DIR", &self.target);
+        // It is enough to know that it fails.
+        c.env("PROPTEST_MAX_SHRINK_ITERS", "0");
+        c
+    }
+
+    fn builds(&self, tests: &[&str]) -> Outcome {
+        // Of rules that are off, variables are left over: warnings are not shown.
+        let built = self.cargo(tests).arg("--no-run").output()?;
+        match built.status.success() {
+            true => Ok(()),
+            false => Err(format!("does not build:\n{}", String::from_utf8_lossy(&built.stderr)).into()),
+        }
+    }
+
+    /// What becomes of a test, which is built.
+    fn verdict(&self, test: &str) -> Result<Verdict, Failure> {
+        let mut run = self.cargo(&[test]);
+        let mut child = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let began = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(if ExitStatus::success(&status) { Verdict::Passed } else { Verdict::Failed });
+            }
+            if began.elapsed() > PATIENCE {
+                child.kill()?;
+                child.wait()?;
+                return Ok(Verdict::Hung);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn write(path: &Path, content: &[u8]) -> Outcome {
+    std::fs::write(path, content).map_err(|e| format!("{}: {e}", path.display()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_applies() {
+        for m in MUTANTS {
+            let text = std::fs::read_to_string(root().join(m.file)).unwrap();
+            assert_eq!(text.matches(m.old).count(), 1, "{}: {}", m.name, m.old);
+        }
+    }
+}
