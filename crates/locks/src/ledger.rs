@@ -1,6 +1,6 @@
 //! What one owner holds, in the order in which it took it, and found by key.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -21,8 +21,6 @@ pub(crate) struct Ledger {
     ranges: Vec<(u64, Arc<Wish>)>,
     /// Ranges that took the place of key locks, and stay until the end.
     escalated: Vec<Arc<Wish>>,
-    /// The keys whose locks they took the place of: of what else they cover nobody asked.
-    replaced: Option<Box<Replaced>>,
     /// By subtable.
     tallies: Vec<(SubtableId, Tally)>,
 }
@@ -38,8 +36,6 @@ pub(crate) struct KeyLock {
     /// The one before it with the same hash.
     older: Option<usize>,
 }
-
-type Replaced = HashSet<(SubtableId, Arc<[u8]>)>;
 
 /// The first and the last of some keys.
 type Piece = (Arc<[u8]>, Arc<[u8]>);
@@ -81,19 +77,11 @@ impl Ledger {
         self.ranges().any(|range| range.mode.includes(mode) && range.covers(subtable, key))
     }
 
-    /// Whether a key is locked because that was asked for, not only because ranges that took the place of key locks reach farther
-    /// than those did.
+    /// Whether a key is locked because that was asked for, and not only by ranges that took the place of key locks, which reach
+    /// farther than those did. (Which keys those were is not known any more: they may be very many.)
     pub(crate) fn was_asked_for(&self, subtable: SubtableId, key: &[u8], hash: u64) -> bool {
         self.key_mode(subtable, key, hash).is_some()
             || self.ranges.iter().any(|(_, range)| range.covers(subtable, key))
-            || self.replaced.as_ref().is_some_and(|replaced| replaced.contains(&(subtable, key.into())))
-    }
-
-    /// Forgets that a key was asked for whose lock was replaced.
-    pub(crate) fn disclaim(&mut self, subtable: SubtableId, key: &[u8]) {
-        if let Some(replaced) = &mut self.replaced {
-            replaced.remove(&(subtable, key.into()));
-        }
     }
 
     /// Whether a range includes another.
@@ -172,7 +160,6 @@ impl Ledger {
         self.newest.clear();
         self.upgrades.clear();
         self.tallies.clear();
-        self.replaced = None;
         let ranges = self.ranges.drain(..).map(|(_, range)| range).chain(self.escalated.drain(..));
         (self.keys.drain(..), ranges)
     }
@@ -202,8 +189,6 @@ impl Ledger {
         let covered = |lock: &mut KeyLock| ranges.iter().any(|range| range.covers(lock.subtable, &lock.key));
         let released: Vec<KeyLock> = self.keys.extract_if(.., covered).collect();
         self.upgrades.retain_mut(|(_, lock)| !covered(lock));
-        let replaced = self.replaced.get_or_insert_default();
-        replaced.extend(released.iter().map(|lock| (lock.subtable, lock.key.clone())));
         self.newest.clear();
         for (at, lock) in self.keys.iter_mut().enumerate() {
             lock.older = self.newest.insert(lock.hash, at);

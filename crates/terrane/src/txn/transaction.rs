@@ -392,7 +392,8 @@ impl Transaction {
         if self.optimistic {
             return Ok(());
         }
-        // Who has asked for the lock has looked, or has read the latest.
+        // Who has asked for the lock has looked, or has read the latest. (Where many locks became ranges that is forgotten, and it looks
+        // again: what it has read as the latest may then be a conflict.)
         let looked = self.snapshot.is_some() && self.locks.asked_for(table.id, key);
         let mark = self.locks.mark();
         self.lock(&table, key, Mode::Exclusive)?;
@@ -400,7 +401,7 @@ impl Transaction {
             && self.engine.key_changed_since(&table, key, seq).inspect_err(|_| self.locks.release_to(mark))?
         {
             // Who tries again is told again.
-            self.locks.take_back(mark, table.id, key);
+            self.locks.release_to(mark);
             return Err(self.conflict(&table, key));
         }
         Ok(())
