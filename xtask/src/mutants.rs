@@ -37,8 +37,32 @@ const TRANSACTION: &str = "crates/terrane/src/txn/transaction.rs";
 const CURSOR: &str = "crates/terrane/src/txn/cursor.rs";
 const VALIDATE: &str = "crates/terrane/src/txn/validate.rs";
 const COMMIT: &str = "crates/terrane/src/db/commit.rs";
+const ENGINE: &str = "crates/terrane/src/db/engine.rs";
+const ATTACH: &str = "crates/terrane/src/txn/attach.rs";
+const PREPARED: &str = "crates/terrane/src/txn/prepared.rs";
 
 const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a reader has an older state than the sequence it reads at",
+        file: ENGINE,
+        old: "if table.epoch() == state.epoch {",
+        new: "if table.epoch() >= state.epoch {",
+        tests: &["big"],
+    },
+    Mutant {
+        name: "a large transaction is attached beneath older memtables",
+        file: ATTACH,
+        old: "match self.flush_table(table) {",
+        new: "match table.check_alive() {",
+        tests: &["big"],
+    },
+    Mutant {
+        name: "the end of a staged transaction overtakes what came before",
+        file: PREPARED,
+        old: "                self.sync_log(self.settled())?;\n                self.manifest.append(&[Edit::Unstage",
+        new: "                self.manifest.append(&[Edit::Unstage",
+        tests: &["crash"],
+    },
     Mutant {
         name: "the first updater of a key does not win",
         file: TRANSACTION,
@@ -56,7 +80,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a conflict is forgotten when tried again",
         file: TRANSACTION,
-        old: "self.locks.take_back(mark, table.id, key);",
+        old: "            // Who tries again is told again.\n            self.locks.release_to(mark);\n",
         new: "",
         tests: &["anomalies"],
     },
