@@ -9,10 +9,10 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use terrane::{Db, Durability, ReadOptions, Subtable};
+use terrane::{Db, Durability, Isolation, ReadOptions, Subtable, TransactionOptions, WriteBatch};
 
 use super::ChildArgs;
-use super::plan::{self, Rng, TABLES, WRITERS};
+use super::plan::{self, By, Rng, TABLES, Target, WRITERS};
 use crate::{Failure, Outcome};
 
 /// What the child tells its parent.
@@ -58,6 +58,7 @@ pub(crate) fn child(args: &ChildArgs) -> Outcome {
     loop {
         let db = Db::open(&args.db, plan::options(&mut rng)).map_err(|e| format!("open: {e}"))?;
         let tables = plan::subtables(&db, &mut rng).map_err(|e| format!("subtables: {e}"))?;
+        plan::end_in_doubt(&db, &mut rng).map_err(|e| format!("ending what is in doubt: {e}"))?;
         let mut counters = [0; WRITERS];
         for (writer, n) in counters.iter_mut().enumerate() {
             *n = counter(&tables, writer)?;
@@ -118,12 +119,22 @@ fn write(
     while !stop.load(Ordering::Relaxed) {
         n += 1;
         let plan = plan::batch(seed, writer, n);
-        let batch = plan::write_batch(seed, writer, n, tables)?;
         let durability = if plan.sync { Durability::Sync } else { Durability::Buffered };
-        if plan.submit {
-            db.submit(batch, durability).and_then(|p| p.wait())
-        } else {
-            db.write(batch, durability)
+        let target = match plan.by {
+            By::Write | By::Submit => Target::Batch(WriteBatch::new()),
+            by => {
+                let options = TransactionOptions::new().isolation(Isolation::Serializable);
+                Target::Transaction(Box::new(db.begin(options.optimistic(by == By::Optimistic))?))
+            }
+        };
+        match (plan::fill(seed, writer, n, tables, target)?, plan.by) {
+            (Target::Batch(batch), By::Submit) => db.submit(batch, durability).and_then(|p| p.wait()),
+            (Target::Batch(batch), _) => db.write(batch, durability),
+            (Target::Transaction(txn), By::TwoPhases) => {
+                let xid = plan::xid(writer, n);
+                txn.prepare(&xid).and_then(|()| db.commit_prepared(&xid, durability))
+            }
+            (Target::Transaction(txn), _) => txn.commit(durability),
         }
         .map_err(|e| format!("writer {writer}, batch {n}: {e}"))?;
         out.write_all(&Report::Acknowledged { writer, n }.encode())?;

@@ -1,6 +1,7 @@
 //! `soak`: kills a writing process again and again, and verifies what it left.
 //!
-//! A child process (this program, started again) opens a database in a real directory; four writers commit batches, each
+//! A child process (this program, started again) opens a database in a real directory; four writers commit batches, as such, as
+//! transactions (small ones and such as do not fit their memory, with locks and optimistic) and in two phases, each
 //! with a counter and with keys that follow from seed, writer and counter alone; flushes and compactions run beside
 //! them. Every acknowledged commit is reported through a pipe: the record outside the process. The parent kills the child
 //! with SIGKILL at a random moment, opens the database with other options, and verifies:

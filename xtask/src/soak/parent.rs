@@ -254,6 +254,7 @@ fn verify(
 ) -> Outcome {
     let db = Db::open(dir, plan::options(rng)).map_err(|e| format!("open: {e}"))?;
     let tables = plan::subtables(&db, rng)?;
+    plan::end_in_doubt(&db, rng)?;
     for (writer, acknowledged) in record.acknowledged.iter_mut().enumerate() {
         *acknowledged = model.verify(writer, *acknowledged, &tables, covered)?;
     }

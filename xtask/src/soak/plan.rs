@@ -2,7 +2,8 @@
 //! knows what the child wrote without being told.
 
 use terrane::{
-    CompactionMode, Compression, Db, IndexKind, Options, Subtable, SubtableOptions, Tuning, WriteBatch,
+    CompactionMode, Compression, Db, Durability, IndexKind, Options, Subtable, SubtableOptions, Transaction,
+    Tuning, WriteBatch,
 };
 
 pub(super) const WRITERS: usize = 4;
@@ -58,15 +59,34 @@ pub(super) enum Op {
 pub(super) struct Batch {
     pub(super) ops: Vec<Op>,
     pub(super) sync: bool,
-    /// Committed with `submit` and waited for, instead of with `write`.
-    pub(super) submit: bool,
+    pub(super) by: By,
+}
+
+/// How a batch is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    Write,
+    /// With `submit`, and waited for.
+    Submit,
+    Transaction,
+    Optimistic,
+    /// Prepared, and then committed.
+    TwoPhases,
 }
 
 /// Batch number `n` (from 1) of a writer.
 pub(super) fn batch(seed: u64, writer: usize, n: u64) -> Batch {
     let mut rng = Rng::new(&[seed, writer as u64, n]);
     let ops = (0..1 + rng.below(6)).map(|_| op(&mut rng)).collect();
-    Batch { ops, sync: rng.one_in(12), submit: rng.one_in(3) }
+    let sync = rng.one_in(12);
+    let by = match rng.below(9) {
+        0 | 1 => By::Submit,
+        2 | 3 => By::Transaction,
+        4 => By::Optimistic,
+        5 => By::TwoPhases,
+        _ => By::Write,
+    };
+    Batch { ops, sync, by }
 }
 
 fn op(rng: &mut Rng) -> Op {
@@ -116,15 +136,60 @@ pub(super) fn value(seed: u64, writer: usize, n: u64, place: usize, len: usize) 
     v
 }
 
-/// Batch number `n` of a writer as the database takes it, counters included.
-pub(super) fn write_batch(
+/// What operations are written to.
+pub(super) enum Target {
+    Batch(WriteBatch),
+    Transaction(Box<Transaction>),
+}
+
+impl Target {
+    fn put(&mut self, table: &Subtable, key: &[u8], value: &[u8]) -> terrane::Result<()> {
+        match self {
+            Target::Batch(b) => b.put(table, key, value),
+            Target::Transaction(t) => t.put(table, key, value),
+        }
+    }
+
+    fn delete(&mut self, table: &Subtable, key: &[u8]) -> terrane::Result<()> {
+        match self {
+            Target::Batch(b) => b.delete(table, key),
+            Target::Transaction(t) => t.delete(table, key),
+        }
+    }
+
+    fn delete_range(&mut self, table: &Subtable, start: &[u8], end: &[u8]) -> terrane::Result<()> {
+        match self {
+            Target::Batch(b) => b.delete_range(table, start, end),
+            Target::Transaction(t) => t.delete_range(table, start, end),
+        }
+    }
+}
+
+/// The xid of a writer's batch.
+pub(super) fn xid(writer: usize, n: u64) -> Vec<u8> {
+    format!("w{writer}/{n}").into_bytes()
+}
+
+/// Ends what a kill left in doubt, one way or the other.
+pub(super) fn end_in_doubt(db: &Db, rng: &mut Rng) -> terrane::Result<()> {
+    for xid in db.prepared() {
+        match rng.one_in(2) {
+            true => db.rollback_prepared(&xid)?,
+            false => db.commit_prepared(&xid, Durability::Buffered).map(drop)?,
+        }
+    }
+    Ok(())
+}
+
+/// Writes batch number `n` of a writer, counters included, but does not commit it.
+pub(super) fn fill(
     seed: u64,
     writer: usize,
     n: u64,
     tables: &[Subtable],
-) -> terrane::Result<WriteBatch> {
+    mut out: Target,
+) -> terrane::Result<Target> {
     let plan = batch(seed, writer, n);
-    let mut out = WriteBatch::new();
     for (place, op) in plan.ops.iter().enumerate() {
         match *op {
             Op::Put { table, key: k, len } => {
@@ -161,7 +226,7 @@ pub(super) fn options(rng: &mut Rng) -> Options {
         extent_bytes: (32 << 10) << rng.below(5),
         piece_bytes: (256 << 10) << rng.below(4),
         task_bytes: (64 << 10) << rng.below(4),
-        transaction_bytes: 0,
+        transaction_bytes: [0, 2 << 10, 20 << 10][rng.below(3) as usize],
     };
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };
     Options::new()

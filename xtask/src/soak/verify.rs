@@ -151,9 +151,9 @@ pub(super) fn check(db: &Db) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use terrane::Durability;
+    use terrane::{Durability, WriteBatch};
 
-    use super::super::plan::Rng;
+    use super::super::plan::{Rng, Target};
     use super::*;
 
     const SEED: u64 = 5;
@@ -169,7 +169,9 @@ mod tests {
         let db = Db::open(dir.path().join("db"), plan::options(&mut rng)).unwrap();
         let tables = plan::subtables(&db, &mut rng).unwrap();
         for n in batches {
-            db.write(plan::write_batch(SEED, 1, n, &tables).unwrap(), Durability::Buffered).unwrap();
+            let batch = plan::fill(SEED, 1, n, &tables, Target::Batch(WriteBatch::new())).unwrap();
+            let Target::Batch(batch) = batch else { panic!("a batch became a transaction") };
+            db.write(batch, Durability::Buffered).unwrap();
         }
         then(&tables).unwrap();
         check(&db).unwrap();
