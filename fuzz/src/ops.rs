@@ -1,5 +1,6 @@
 //! Operations on a simulated machine, chosen by the fuzzer, against the model of the tests.
 
+use terrane::Isolation;
 use terrane::media::sim::{CrashKind, SimMedia};
 
 use crate::support::*;

@@ -10,6 +10,7 @@ pub mod current;
 pub mod error;
 pub mod ids;
 pub mod metrics;
+#[cfg_attr(loom, allow(dead_code, reason = "its models alone use it"))]
 pub mod reclaim;
 pub mod seat;
 pub mod sync;

@@ -18,6 +18,7 @@ use terrane_format::manifest::{
     Edit, Frame, LogPosition, ManifestHeader, PartSize, encode_group, frame_span, read_frame,
 };
 use terrane_format::options::SubtableOptionsRecord;
+use terrane_format::prepared::{self, Lock, Span};
 use terrane_format::superblock::{Features, Superblock};
 use terrane_format::tombstone::RangeTombstones;
 use terrane_format::tuple::{self, Direction, Element};
@@ -28,7 +29,7 @@ use terrane_format::{Kind, filter};
 pub type Decoder = fn(&[u8]);
 
 /// All of them, by name.
-pub const ALL: [(&str, Decoder); 15] = [
+pub const ALL: [(&str, Decoder); 16] = [
     ("batch", batch),
     ("block", block),
     ("compression", compression),
@@ -43,6 +44,7 @@ pub const ALL: [(&str, Decoder); 15] = [
     ("superblock", superblock),
     ("tombstone", tombstone),
     ("tuple", tuple),
+    ("prepared", prepared),
     ("value_ref", value_ref),
 ];
 
@@ -333,6 +335,18 @@ pub fn tuple(data: &[u8]) {
     assert_eq!(again, data, "a tuple has one encoding");
 }
 
+pub fn prepared(data: &[u8]) {
+    for kind in [EntryKind::Prepare, EntryKind::Commit, EntryKind::Rollback] {
+        let Ok(stage) = prepared::decode(kind, data) else { continue };
+        let mut again = match kind {
+            EntryKind::Prepare => prepared::prepare_head(stage.xid, stage.locks.iter().cloned()),
+            _ => prepared::head(stage.xid),
+        };
+        again.extend_from_slice(stage.ops);
+        assert_eq!(prepared::decode(kind, &again).unwrap(), stage);
+    }
+}
+
 pub fn value_ref(data: &[u8]) {
     let Ok(value) = ValueRef::decode(data) else { return };
     let mut again = Vec::new();
@@ -467,6 +481,20 @@ pub fn samples(name: &str) -> Vec<Vec<u8>> {
             tuple::put_element(&mut key, &Element::Bytes(b"x\0\xff"[..].into()), Direction::Descending);
             tuple::put_element(&mut key, &Element::Int(1 << 90), Direction::Descending);
             vec![key]
+        }
+        "prepared" => {
+            let lock = |exclusive, span| Lock { subtable: SubtableId(3), exclusive, span };
+            let locks = [
+                lock(true, Span::Key(b"key")),
+                lock(false, Span::Range(b"a", Some(b"b"))),
+                lock(true, Span::Range(b"", None)),
+            ];
+            let mut whole = prepared::prepare_head(b"xid", locks.into_iter());
+            batch::put_op(
+                &mut whole,
+                &Op { kind: Kind::Put, subtable: SubtableId(3), key: b"key", value: b"value" },
+            );
+            vec![whole, prepared::head(b"xid")]
         }
         "value_ref" => vec![encoded(&|out| value.encode(out))],
         other => panic!("no sample for {other}"),
