@@ -224,6 +224,34 @@ fn sorted_data_is_taken_in_at_once() {
 }
 
 #[test]
+fn what_is_too_much_for_an_entry_of_the_log_is_no_less_a_transaction() {
+    let tuning = terrane::Tuning { transaction_bytes: 0, ..TUNING };
+    let (_media, db) = fresh(1, &tiny().tuning(tuning)).unwrap();
+    let t = db.subtable("t0").unwrap();
+    for (round, bytes) in (1..).zip([5_000usize, 9_000, 15_000, 20_000, 60_000]) {
+        for way in 0..3 {
+            let mut txn = begin(&db, Isolation::Snapshot);
+            for i in 0..bytes / 100 {
+                txn.put(&t, format!("k{i:04}").as_bytes(), &[round; 90]).unwrap();
+            }
+            txn.put(&t, b"large", &vec![round; bytes]).unwrap();
+            match way {
+                0 => drop(txn.commit(Durability::Buffered).unwrap()),
+                1 => drop(txn.submit(Durability::Buffered).unwrap().wait().unwrap()),
+                _ => {
+                    txn.prepare(b"x").unwrap();
+                    db.commit_prepared(b"x", Durability::Buffered).unwrap();
+                }
+            }
+            assert_eq!(t.get(b"large").unwrap().unwrap(), vec![round; bytes]);
+            assert_eq!(t.get(b"k0042").unwrap().unwrap(), [round; 90]);
+        }
+    }
+    assert!(db.stats().attached > 0);
+    assert!(db.check(|_| true).unwrap().is_clean());
+}
+
+#[test]
 fn an_optimistic_one_hears_of_what_others_did_meanwhile() {
     let (_media, db) = fresh(1, &tiny()).unwrap();
     let t = db.subtable("t0").unwrap();

@@ -66,7 +66,7 @@ impl Engine {
     /// Attaches runs at the end of the order of commits. The caller holds locks on all that they change, and keeps the space: it is the
     /// database's if this succeeds, or fails with [`ErrorKind::Poisoned`].
     pub(crate) fn attach(self: &Arc<Self>, mut attachment: Attachment) -> Result<Seq> {
-        self.check_writable()?;
+        self.check_open()?;
         attachment.shares.sort_by_key(|s| s.table.id);
         let tables: Vec<Arc<Table>> = attachment.shares.iter().map(|s| s.table.clone()).collect();
         // Those that are dropped are left out when its turn comes.

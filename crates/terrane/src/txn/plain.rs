@@ -30,13 +30,16 @@ use crate::txn::refusal::refused;
 impl Engine {
     /// Has writers lock what they write from now on; returns once no commit without locks is on its way.
     pub(crate) fn guard_writes(self: &Arc<Self>) -> Result<()> {
-        if self.transactions.guard_stands() {
+        // Where nobody can write any more, nobody need be kept from it.
+        if self.transactions.guard_stands() || self.check_writable().is_err() {
             return Ok(());
         }
         let _guarding = self.transactions.guarding.lock();
         if !self.transactions.guard_stands() {
             self.transactions.begin_guard();
-            self.barrier()?;
+            if let Err(e) = self.barrier() {
+                return if self.check_writable().is_err() { Ok(()) } else { Err(e) };
+            }
             self.transactions.end_guard();
         }
         Ok(())

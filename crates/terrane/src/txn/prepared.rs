@@ -175,7 +175,7 @@ impl Engine {
                 }
             };
         }
-        let done = match writes.is_spilled() {
+        let done = match writes.is_large() {
             true => self.stage(xid, writes, &locks).map(What::Staged),
             false => self.write_prepare(xid, writes.into_batch(), &locks).map(What::Logged),
         };

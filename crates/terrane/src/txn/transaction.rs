@@ -301,7 +301,7 @@ impl Transaction {
     /// for [`Transaction::get`]. It is rolled back then.
     pub fn commit(mut self, durability: Durability) -> Result<Seq> {
         self.settle_reads()?;
-        let committed = if self.writes.is_spilled() {
+        let committed = if self.writes.is_large() {
             self.engine.attach_runs(self.writes.into_runs()?, Vec::new())?
         } else {
             self.engine.commit(self.writes.into_batch(), Form::locked(durability, None))?
@@ -321,7 +321,7 @@ impl Transaction {
     /// As for [`Transaction::commit`], as far as they are known at once.
     pub fn submit(mut self, durability: Durability) -> Result<PendingCommit> {
         self.settle_reads()?;
-        if self.writes.is_spilled() {
+        if self.writes.is_large() {
             let seq = self.engine.attach_runs(self.writes.into_runs()?, Vec::new())?;
             self.engine.transactions.committed.add(1);
             return Ok(PendingCommit::done(&self.engine, seq));

@@ -140,8 +140,17 @@ impl OwnWrites {
     }
 
     /// Whether some of it is no longer in memory.
-    pub(crate) fn is_spilled(&self) -> bool {
+    fn is_spilled(&self) -> bool {
         self.tables.iter().any(|w| !w.layers.is_empty())
+    }
+
+    /// Whether it is to be committed as runs: some of it was spilled, or all of it together is too much for one entry of the log.
+    pub(crate) fn is_large(&self) -> bool {
+        // References to large values are far smaller than this.
+        let references =
+            self.batch.large().iter().map(|put| put.key.len() + 64 + put.value.len() / (32 << 10));
+        let bytes = self.batch.bytes() + references.sum::<usize>();
+        self.is_spilled() || bytes as u64 > self.engine.options.max_batch_bytes() / 2
     }
 
     /// Memory that it takes, about.
