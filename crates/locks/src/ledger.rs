@@ -160,7 +160,7 @@ impl Ledger {
         self.newest.clear();
         self.upgrades.clear();
         self.tallies.clear();
-        let ranges = self.ranges.drain(..).map(|(_, range)| range).chain(self.escalated.drain(..));
+        let ranges = self.ranges.drain(..).map(|(_, range)| range).chain(self.escalated.drain(..)).rev();
         (self.keys.drain(..), ranges)
     }
 

@@ -252,6 +252,19 @@ fn what_is_too_much_for_an_entry_of_the_log_is_no_less_a_transaction() {
 }
 
 #[test]
+fn runs_are_attached_though_compactions_wait_to_be_asked_for() {
+    let tuning = terrane::Tuning { compact: false, ..TUNING };
+    let (_media, db) = fresh(1, &tiny().tuning(tuning)).unwrap();
+    let t = db.subtable("t0").unwrap();
+    for round in 0..12u8 {
+        let mut ingest = db.ingest().unwrap();
+        (0..50u8).for_each(|i| ingest.put(&t, &[i], &[round]).unwrap());
+        ingest.commit().unwrap();
+    }
+    assert_eq!(t.get(&[7]).unwrap().unwrap(), [11]);
+}
+
+#[test]
 fn an_optimistic_one_hears_of_what_others_did_meanwhile() {
     let (_media, db) = fresh(1, &tiny()).unwrap();
     let t = db.subtable("t0").unwrap();

@@ -252,6 +252,46 @@ fn a_first_transaction_loses_no_update_to_a_write_that_began_before_it() {
     }
 }
 
+#[test]
+fn a_cursor_sees_what_is_undone_while_it_stands() {
+    let r = rig();
+    for k in [b"c", b"k", b"n"] {
+        r.t.put(k, b"0").unwrap();
+    }
+    let mut txn = r.db.begin(level(Isolation::Snapshot)).unwrap();
+    txn.put(&r.t, b"a", b"1").unwrap();
+    txn.put(&r.t, b"z", b"1").unwrap();
+    for backwards in [false, true] {
+        let point = txn.savepoint();
+        txn.delete_range(&r.t, b"b", b"m").unwrap();
+        txn.put(&r.t, b"k", b"2").unwrap();
+        let mut c = txn.cursor(&r.t, ReadOptions::new()).unwrap();
+        c.seek(b"k").unwrap();
+        assert_eq!((c.key(), &*c.value().unwrap()), (&b"k"[..], &b"2"[..]));
+        c.seek(if backwards { b"z" } else { b"a" }).unwrap();
+        c.transaction().rollback_to(point).unwrap();
+        let mut seen = Vec::new();
+        while c.valid() {
+            seen.push((c.key()[0], c.value().unwrap()[0]));
+            if backwards { c.prev().unwrap() } else { c.next().unwrap() }
+        }
+        if backwards {
+            seen.reverse();
+        }
+        assert_eq!(seen, [(b'a', b'1'), (b'c', b'0'), (b'k', b'0'), (b'n', b'0'), (b'z', b'1')]);
+    }
+    // What it stands on, undone beneath it.
+    let point = txn.savepoint();
+    txn.put(&r.t, b"k", b"3").unwrap();
+    let mut c = txn.cursor(&r.t, ReadOptions::new()).unwrap();
+    c.seek(b"k").unwrap();
+    c.transaction().rollback_to(point).unwrap();
+    assert_eq!(&*c.value().unwrap(), b"0");
+    let mut other = r.db.begin(level(Isolation::Snapshot)).unwrap();
+    other.savepoint();
+    assert_eq!(kind(other.rollback_to(point)), ErrorKind::InvalidArgument);
+}
+
 /// What a history does next.
 #[derive(Clone, Debug)]
 enum Step {

@@ -141,6 +141,32 @@ fn one_that_nobody_ends_does_not_keep_the_log() {
     assert_eq!(t.get(b"p large").unwrap().unwrap(), [9; 9000]);
 }
 
+/// A commit that is not durable is lost with the power: then the prepare must be there still, whatever was written out meanwhile.
+#[test]
+fn the_log_keeps_a_prepare_until_its_commit_is_durable() {
+    let (media, db, t) = rig();
+    let other = db.subtable("t1").unwrap();
+    let mut txn = begin(&db);
+    txn.put(&t, b"p", b"1").unwrap();
+    txn.prepare(b"x").unwrap();
+    other.put(b"k", b"v").unwrap();
+    db.sync().unwrap();
+    db.commit_prepared(b"x", Durability::Buffered).unwrap();
+    // Its records are in a memtable behind the commit: only what was before goes out, and the log is let go of up to there.
+    other.put(b"l", b"v").unwrap();
+    let image = media.image();
+    drop(other);
+    db.subtable("t1").unwrap().flush().unwrap();
+    for (n, image) in [image, media.image()].into_iter().enumerate() {
+        let next = image.crash(CrashKind::PowerLost, 9);
+        let db = open(&next, &tiny()).unwrap();
+        let there = db.subtable("t0").unwrap().get(b"p").unwrap().is_some();
+        assert!(there || db.prepared() == [b"x"], "image {n}: neither committed nor in doubt");
+        next.shutdown();
+    }
+    media.shutdown();
+}
+
 #[test]
 fn what_concerns_a_subtable_that_is_dropped_is_left_out() {
     let (media, db, t) = rig();

@@ -357,7 +357,7 @@ impl Engine {
         let place = match self.ring.reserve(units, &**self) {
             Ok(p) => p,
             Err(e) => {
-                requests.into_iter().for_each(|r| r.settler.settle(Err(e.clone())));
+                requests.into_iter().for_each(|r| self.refuse(r, e.clone()));
                 return;
             }
         };
@@ -516,8 +516,9 @@ impl Orderer<GroupEntry> for Engine {
                 // SeqCst: pairs with the freezer, which stores its boundary and then reads what is visible.
                 self.visible.store(end - 1, Ordering::SeqCst);
                 members.for_each(|(m, refused)| {
-                    m.settler.settle(refused.map_or(Ok(m.seq), Err));
+                    // Published: who hears of it may want the locks at once.
                     drop(m.locks);
+                    m.settler.settle(refused.map_or(Ok(m.seq), Err));
                 });
                 if self.next_boundary.load(Ordering::SeqCst) <= end {
                     self.boundary_passed();

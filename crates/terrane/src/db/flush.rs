@@ -180,7 +180,7 @@ impl Engine {
             None => Some(t.oldest_unflushed(settled, None)),
         });
         // What is prepared or committed meanwhile stands behind what was settled.
-        let prepared = self.oldest_prepared().unwrap_or(settled);
+        let prepared = self.oldest_prepared(durable).unwrap_or(settled);
         needed.min().unwrap_or(settled).min(prepared).min(durable)
     }
 }

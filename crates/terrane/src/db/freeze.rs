@@ -96,7 +96,7 @@ impl Engine {
             let settled = self.settled();
             // Half of the budget may pass before it is in the way again.
             let recent = settled.saturating_sub(self.options.log_budget() / 2);
-            if self.oldest_prepared().is_some_and(|lsn| lsn < recent) {
+            if self.oldest_prepared(self.log.durable_lsn()).is_some_and(|lsn| lsn < recent) {
                 self.schedule_renewal(recent);
             }
             let tables = self.tables.load();

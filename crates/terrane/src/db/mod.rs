@@ -201,7 +201,7 @@ impl Db {
     /// transactions that have locked what it writes (one second at most), and costs some hundred nanoseconds a key more.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for options that contradict each other, [`ErrorKind::Poisoned`].
+    /// [`ErrorKind::InvalidArgument`] for options that contradict each other; I/O errors of the flush that the first one waits for.
     pub fn begin(&self, options: TransactionOptions) -> Result<Transaction> {
         Transaction::begin(&self.engine, &options)
     }

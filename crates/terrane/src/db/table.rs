@@ -77,6 +77,8 @@ pub(crate) struct Table {
     /// All records of LSNs below it are in extents.
     pub(crate) persisted: AtomicU64,
     pub(crate) flushing: AtomicBool,
+    /// Runs that wait for a place in L0, to be attached.
+    pub(crate) attaching: AtomicUsize,
     pub(crate) busy: Mutex<BusyRanges>,
     /// Somebody merges everything down.
     pub(crate) compacting: AtomicBool,
@@ -118,6 +120,7 @@ impl Table {
             empty: Mutex::default(),
             persisted: AtomicU64::new(persisted),
             flushing: AtomicBool::new(false),
+            attaching: AtomicUsize::new(0),
             busy: Mutex::default(),
             compacting: AtomicBool::new(false),
             cursors: Mutex::default(),
@@ -216,9 +219,10 @@ impl Table {
         self.state().version.l0.len() >= MAX_L0_RUNS
     }
 
-    /// Whether a memtable waits for a place in L0.
+    /// Whether a memtable, or a run that is to be attached, waits for a place in L0.
     pub(crate) fn waits_for_l0(&self) -> bool {
-        self.l0_is_full() && self.state().memtables.len() > 1
+        let waiting = self.state().memtables.len() > 1 || self.attaching.load(Ordering::Acquire) > 0;
+        self.l0_is_full() && waiting
     }
 
     /// Whether a memtable that freezes now could be written out at once.

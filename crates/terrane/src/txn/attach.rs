@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::smallvec;
 use terrane_base::{Completion, Error, ErrorKind, Result, Seq};
+use terrane_format::batch::entry_len;
 use terrane_format::extent::ExtentMeta;
 use terrane_format::manifest::Edit;
 use terrane_format::value_ref::ValueRef;
@@ -77,9 +78,18 @@ impl Engine {
                 _ => {}
             }
         }
+        // Its entry in the log takes room too, if little.
+        let _admission = self.log.admit(entry_len(0))?;
         let completion = Completion::new();
         let guards = loop {
-            self.wait_for_l0(&tables)?;
+            for t in &tables {
+                t.attaching.fetch_add(1, Ordering::AcqRel);
+            }
+            let waited = self.wait_for_l0(&tables);
+            for t in &tables {
+                t.attaching.fetch_sub(1, Ordering::AcqRel);
+            }
+            waited?;
             let guards: Vec<_> = tables.iter().map(|t| t.edit.lock()).collect();
             if tables.iter().filter(alive).all(|t| t.has_l0_room()) {
                 break guards;

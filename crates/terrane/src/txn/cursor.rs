@@ -66,6 +66,10 @@ impl<'t> TransactionCursor<'t> {
             txn.engine.check_snapshot(asked)?;
             (snapshot, covers) = (Some(asked.guard.clone()), false);
         }
+        // Read committed: one moment for all of it, however often the base is made anew.
+        if !covers && snapshot.is_none() {
+            snapshot = Some(txn.engine.snapshots.register(|| txn.engine.visible()));
+        }
         let lower = options.lower.clone().unwrap_or_default();
         let upper = options.upper.clone();
         let (base, spilled) = base(txn, &table, snapshot.as_ref(), &lower, upper.as_deref())?;
@@ -123,11 +127,13 @@ impl<'t> TransactionCursor<'t> {
                 {
                     return Ok(Cow::Owned(own.unwrap_or_default()));
                 }
-                match self.stands {
-                    Stands::OnBase => self.base.value(),
-                    // Its own write was undone.
-                    _ => Ok(Cow::Borrowed(&[])),
+                if self.stands == Stands::OnBase {
+                    return self.base.value();
                 }
+                // Its own write was undone: what the database has shows again.
+                let seq = self.snapshot.as_ref().map(|s| s.seq);
+                let value = self.txn.engine.get(&self.table, &self.key, seq, <[u8]>::to_vec)?;
+                Ok(Cow::Owned(value.unwrap_or_default()))
             }
         }
     }
@@ -423,6 +429,7 @@ impl<'t> TransactionCursor<'t> {
 
     /// Has the base show what was spilled since it was made, and nothing that was undone.
     fn see_spills(&mut self) -> Result<()> {
+        self.txn.writes.check()?;
         if self.changes == self.txn.writes.changes() { Ok(()) } else { self.make_base() }
     }
 

@@ -252,16 +252,21 @@ impl Engine {
         let c = match content.as_ref().map(|c| &c.what) {
             None => return Err(unknown(xid)),
             Some(What::Staged(stage)) => {
-                let seq = self.attach_staged(xid, stage)?;
+                let (seq, freed) = self.attach_staged(xid, stage)?;
                 self.transactions.committed.add(1);
                 self.end(xid, &mut content);
-                return Ok(seq);
+                return freed.map(|()| seq);
             }
             Some(What::Logged(c)) => c,
         };
-        let alive = c.tables.iter().filter(|t| !t.is_dropped()).cloned().collect();
+        let alive: Tables = c.tables.iter().filter(|t| !t.is_dropped()).cloned().collect();
+        // One that nothing comes of has no memtable that would wait for it to be durable.
+        let durability = if alive.is_empty() { Durability::Sync } else { durability };
         let batch = WriteBatch::from_parts(c.body.clone(), c.count, alive);
         let seq = self.commit(batch, Form::stage(EntryKind::Commit, head(xid), durability))?;
+        if durability == Durability::Buffered {
+            self.transactions.ended.lock().push((prepared.from.load(Ordering::Acquire), seq + 1));
+        }
         self.transactions.committed.add(1);
         self.end(xid, &mut content);
         Ok(seq)
@@ -291,8 +296,8 @@ impl Engine {
         values.iter().try_for_each(|v| self.space.free_value(v))
     }
 
-    /// Makes staged runs part of the database.
-    fn attach_staged(self: &Arc<Self>, xid: &[u8], stage: &StageState) -> Result<Seq> {
+    /// Makes staged runs part of the database; says too whether the space of what is left out could be freed.
+    fn attach_staged(self: &Arc<Self>, xid: &[u8], stage: &StageState) -> Result<(Seq, Result<()>)> {
         let mut shares: Vec<Share> = Vec::new();
         let tables = self.tables.load_full();
         for (id, meta) in &stage.extents {
@@ -310,8 +315,7 @@ impl Engine {
         let further = vec![Edit::Unstage { xid: xid.to_vec() }];
         let seq = self.attach(Attachment { shares, further })?;
         let was_shown = |id| shown.iter().any(|(t, shown)| *t == id && shown.load(Ordering::Acquire));
-        self.free_stage(stage, |id| !was_shown(id))?;
-        Ok(seq)
+        Ok((seq, self.free_stage(stage, |id| !was_shown(id))))
     }
 
     /// Frees what of a stage is for the subtables that `whose` takes. Nothing durable refers to it any more.
@@ -328,9 +332,14 @@ impl Engine {
         drop(content.take());
     }
 
-    /// From where on prepared transactions need the log.
-    pub(crate) fn oldest_prepared(&self) -> Option<Lsn> {
-        self.transactions.prepared.lock().values().map(|p| p.from.load(Ordering::Acquire)).min()
+    /// From where on prepared transactions need the log, which was durable to `durable` at some moment before.
+    pub(crate) fn oldest_prepared(&self, durable: Lsn) -> Option<Lsn> {
+        // Those in doubt first: one that ends meanwhile is found among the ended.
+        let in_doubt =
+            self.transactions.prepared.lock().values().map(|p| p.from.load(Ordering::Acquire)).min();
+        let mut ended = self.transactions.ended.lock();
+        ended.retain(|&(_, end)| end > durable);
+        in_doubt.into_iter().chain(ended.iter().map(|&(from, _)| from)).min()
     }
 
     /// Writes prepares again that stand before `lsn` in the log.
@@ -340,7 +349,8 @@ impl Engine {
             all.values().filter(|p| p.from.load(Ordering::Acquire) < lsn).cloned().collect()
         };
         for prepared in old {
-            let content = prepared.content.lock();
+            // Who is at it may wait for memory, and so for this very job: another time.
+            let Some(content) = prepared.content.try_lock() else { continue };
             let Some(What::Logged(c)) = content.as_ref().map(|c| &c.what) else { continue };
             let from = self.settled();
             // It names no subtable here: those that are dropped meanwhile do not matter yet.

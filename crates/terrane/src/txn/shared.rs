@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use terrane_base::Lsn;
 use terrane_base::metrics::Counter;
 use terrane_locks::{LockOptions, LockTable, Owner};
 
@@ -21,6 +22,9 @@ pub(crate) struct Transactions {
     /// And none that does not is on its way any more.
     guard_stands: AtomicBool,
     pub(crate) guarding: Mutex<()>,
+    /// Prepared transactions whose commit need not be durable yet: where each was prepared, and where its commit ends. As long as it is not,
+    /// a power failure must leave the prepare.
+    pub(crate) ended: Mutex<Vec<(Lsn, Lsn)>>,
     /// In doubt, by xid.
     pub(crate) prepared: Mutex<BTreeMap<Vec<u8>, Arc<Prepared>>>,
     pub(crate) begun: Counter,
@@ -36,6 +40,7 @@ impl Transactions {
             guarded: AtomicBool::new(false),
             guard_stands: AtomicBool::new(false),
             guarding: Mutex::new(()),
+            ended: Mutex::default(),
             prepared: Mutex::default(),
             begun: Counter::new(),
             committed: Counter::new(),

@@ -66,7 +66,10 @@ pub struct Transaction {
 
 /// A moment in a transaction to which it can go back; see [`Transaction::savepoint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Savepoint(u64);
+pub struct Savepoint {
+    transaction: u64,
+    number: u64,
+}
 
 #[derive(Debug)]
 struct Saved {
@@ -253,7 +256,7 @@ impl Transaction {
 
     /// Remembers this moment, to go back to. Savepoints nest.
     pub fn savepoint(&mut self) -> Savepoint {
-        let id = Savepoint(self.next_savepoint);
+        let id = Savepoint { transaction: self.id(), number: self.next_savepoint };
         self.next_savepoint += 1;
         self.savepoints.push(Saved { id, moment: self.writes.moment(), mark: self.locks.mark() });
         id
@@ -373,6 +376,7 @@ impl Transaction {
     }
 
     fn table<'s>(&self, subtable: &'s Subtable) -> Result<&'s Arc<Table>> {
+        self.writes.check()?;
         let table = subtable.table();
         if table.database != self.engine.database {
             return Err(Error::invalid("the transaction is on another database").with_subtable(&*table.name));

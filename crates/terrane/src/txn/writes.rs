@@ -24,6 +24,8 @@ use crate::txn::big::run::{FIRST_OWN, Found, OwnRun, OwnWriter};
 
 /// What a key costs in memory beside its bytes, about.
 const KEY_OVERHEAD: usize = 96;
+/// What a deleted range costs beside its bytes, about: it stands in a tree.
+const RANGE_OVERHEAD: usize = 320;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ pub(crate) struct OwnWrites {
     spilled: u64,
     /// The sequence of the next layer.
     next_layer: Seq,
-    /// Grows whenever layers change.
+    /// Grows whenever layers change, or something is undone.
     changes: u64,
     /// Why something that was written is lost: the transaction cannot go on.
     broken: Option<Error>,
@@ -155,10 +157,14 @@ impl OwnWrites {
 
     /// Memory that it takes, about.
     pub(crate) fn memory(&self) -> usize {
-        self.batch.bytes() + self.large_bytes + (self.keys + self.undo.len()) * KEY_OVERHEAD
+        let ranges: usize = self.tables.iter().map(|w| w.ranges.len()).sum();
+        self.batch.bytes()
+            + self.large_bytes
+            + (self.keys + self.undo.len()) * KEY_OVERHEAD
+            + ranges * RANGE_OVERHEAD
     }
 
-    /// Grows whenever what lies beneath [`OwnWrites::get`] changes.
+    /// Grows whenever what lies beneath [`OwnWrites::get`] changes, and when something is undone.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -256,6 +262,7 @@ impl OwnWrites {
 
     /// What is known of `key`: its value, if it has one; nothing if nothing is known.
     pub(crate) fn find(&self, table: &Arc<Table>, key: &[u8]) -> Result<Option<Option<Vec<u8>>>> {
+        self.check()?;
         match self.get(table, key) {
             Own::Value(value) => return Ok(Some(Some(value.to_vec()))),
             Own::Deleted => return Ok(Some(None)),
@@ -338,10 +345,10 @@ impl OwnWrites {
 
     /// Forgets what was written after `moment`.
     pub(crate) fn back_to(&mut self, moment: Moment) -> Result<()> {
+        self.changes += 1;
         if moment.layer < self.next_layer {
             // All that is in memory came later.
             self.clear();
-            self.changes += 1;
             self.tables.iter_mut().for_each(|w| w.layers.truncate(moment.layer));
             return Ok(());
         }
