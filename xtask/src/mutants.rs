@@ -37,18 +37,10 @@ const TRANSACTION: &str = "crates/terrane/src/txn/transaction.rs";
 const CURSOR: &str = "crates/terrane/src/txn/cursor.rs";
 const VALIDATE: &str = "crates/terrane/src/txn/validate.rs";
 const COMMIT: &str = "crates/terrane/src/db/commit.rs";
-const ENGINE: &str = "crates/terrane/src/db/engine.rs";
 const ATTACH: &str = "crates/terrane/src/txn/attach.rs";
 const PREPARED: &str = "crates/terrane/src/txn/prepared.rs";
 
 const MUTANTS: &[Mutant] = &[
-    Mutant {
-        name: "a reader has an older state than the sequence it reads at",
-        file: ENGINE,
-        old: "if table.epoch() == state.epoch {",
-        new: "if table.epoch() >= state.epoch {",
-        tests: &["big"],
-    },
     Mutant {
         name: "a large transaction is attached beneath older memtables",
         file: ATTACH,
