@@ -188,10 +188,6 @@ impl WriteBatch {
         &self.tables
     }
 
-    pub(crate) fn tables_held(&self) -> &Tables {
-        &self.tables
-    }
-
     pub(crate) fn take_large(&mut self) -> Vec<LargePut> {
         std::mem::take(&mut self.large)
     }

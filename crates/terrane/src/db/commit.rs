@@ -270,7 +270,7 @@ impl Engine {
             return Ok(None);
         }
         if matches!(locks, Locks::None) && self.transactions.guarded() {
-            locks = Locks::Held(Some(self.lock_batch(batch.tables_held(), batch.body(), &large)?));
+            locks = Locks::Held(Some(self.lock_batch(batch.tables(), batch.body(), &large)?));
         }
         self.make_room(batch.tables())?;
         self.pacer.admit(bytes, self.memory.fullness(), &*self.media);

@@ -183,29 +183,19 @@ impl Engine {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
         let mut f = Some(f);
-        let at = match seq {
-            Some(at) => at,
-            None => {
-                // The state first, the sequence after, and then a look whether the state is still the newest: see
-                // `read::lookup`.
-                let (state, now) = loop {
-                    let state = table.state();
-                    let now = self.visible();
-                    if table.epoch() == state.epoch {
-                        break (state, now);
-                    }
-                };
-                if let Some(answer) = self.get_in(&state, table, key, now, &mut f)? {
-                    return Ok(answer);
-                }
-                // Others have deleted ranges meanwhile: once more, at a sequence that is registered before the state is loaded.
-                let snapshot = self.snapshots.register(|| self.visible());
-                let answer = self.get_in(&table.state(), table, key, snapshot.seq, &mut f)?;
-                return answer.ok_or_else(|| outdated(snapshot.seq).with_subtable(&*table.name));
-            }
-        };
-        let answer = self.get_in(&table.state(), table, key, at, &mut f)?;
-        answer.ok_or_else(|| outdated(at).with_subtable(&*table.name))
+        // The state first, the sequence after: see `read::lookup`.
+        let state = table.state();
+        let at = seq.unwrap_or_else(|| self.visible());
+        if let Some(answer) = self.get_in(&state, table, key, at, &mut f)? {
+            return Ok(answer);
+        }
+        let gone = |at| outdated(at).with_subtable(&*table.name);
+        if seq.is_some() {
+            return Err(gone(at));
+        }
+        // Others have deleted ranges meanwhile: once more, at a sequence that is registered before the state is loaded.
+        let snapshot = self.snapshots.register(|| self.visible());
+        self.get_in(&table.state(), table, key, snapshot.seq, &mut f)?.ok_or_else(|| gone(snapshot.seq))
     }
 
     /// Calls `f` on the value of `key` at the sequence `at` in `state`; `None` if that can no longer be read.

@@ -9,8 +9,9 @@
 //! It loads the Super first and the published sequence after. Later merges cannot take versions from a Super that it
 //! holds; records that were published in a memtable younger than its Super are newer than every record in it, so what it
 //! sees is still a prefix of the commits. A run that is attached (`txn::attach`) is published with neither: it is in a newer Super, and
-//! what is published behind it may be in a memtable of the older. So whoever reads without a registered sequence looks, after
-//! it has read the published one, whether its Super is still of the newest epoch.
+//! what is published behind it may be in a memtable of the older. For one key that makes no difference: what the older Super shows of it
+//! was the newest at some moment of the call. Who reads several keys looks, after it has read the published sequence, whether its
+//! Super is still of the newest epoch.
 //!
 //! One thing it can come too late for: range tombstones of a memtable as of its sequence, if later ones took their place
 //! in between (see `tombstone`). Then it is told so ([`Step::Outdated`]) and begins anew with a registered snapshot.

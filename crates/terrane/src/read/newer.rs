@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use terrane_base::{MAX_SEQ, Result, Seq};
+use terrane_cache::Cache;
 use terrane_format::block::{self, Block};
-use terrane_format::extent::{BlockHandle, Index};
-use terrane_format::{checksum, filter};
+use terrane_format::extent::Index;
+use terrane_format::{Kind, checksum, filter};
 
 use crate::db::engine::Engine;
 use crate::db::table::{Super, Table};
@@ -43,46 +44,13 @@ impl Engine {
         }
         for (_, run) in state.version.runs() {
             let Some(part) = run.find(key).filter(|p| p.extent.meta.max_seq > seq) else { continue };
-            let newer = self.newest_in(part, key).map_err(|e| e.with_subtable(&*table.name))?;
-            if newer > seq {
+            let (cover, newest) = newest_in(&self.cache, part, key, |seq, _, _| seq)
+                .map_err(|e| e.with_subtable(&*table.name))?;
+            if cover > seq || newest.is_some_and(|newest| newest > seq) {
                 return Ok(true);
             }
         }
         Ok(false)
-    }
-
-    /// The sequence of the newest version of `key` in `part`, range deletions included; 0 if there is none.
-    fn newest_in(&self, part: &ExtentRef, key: &[u8]) -> Result<Seq> {
-        let extent = &part.extent;
-        let cover = part.covering(key, MAX_SEQ)?;
-        if extent.meta.blocks == 0 {
-            return Ok(cover);
-        }
-        let index = load(&self.cache, extent, &Part::Index)?;
-        let found = Index::parse(&index)?.find(key, MAX_SEQ);
-        let found = found.map_err(|e| extent.place(e, extent.meta.index.offset))?;
-        for handle in found.iter().flat_map(|f| [Some(f.handle), f.then]).flatten() {
-            if !self.may_hold(part, &handle, key)? {
-                continue;
-            }
-            let block = load(&self.cache, extent, &Part::Data(handle))?;
-            let hit = Block::parse(&block).and_then(|b| block::get(b, key, MAX_SEQ));
-            if let Some((seq, ..)) = hit.map_err(|e| extent.place(e, handle.offset))? {
-                return Ok(seq.max(cover));
-            }
-        }
-        Ok(cover)
-    }
-
-    fn may_hold(&self, part: &ExtentRef, handle: &BlockHandle, key: &[u8]) -> Result<bool> {
-        if handle.filter_len == 0 {
-            return Ok(true);
-        }
-        let filters = load(&self.cache, &part.extent, &Part::Filter)?;
-        let (from, len) = (handle.filter_offset as usize, handle.filter_len as usize);
-        // One outside the section is damage, which the lookup itself tells of.
-        let own = filters.get(from..from.saturating_add(len));
-        Ok(own.is_none_or(|own| filter::may_contain(own, checksum::key_hash(key))))
     }
 
     /// Whether any key in `[lo, hi)` was changed after `seq`; no `hi` means to the end.
@@ -132,6 +100,39 @@ impl Engine {
         let runs = runs.map(|(_, run)| Source::run(run.clone(), self.cache.clone(), now));
         memtables.chain(runs).collect()
     }
+}
+
+/// The sequence of the newest range deletion that covers `key` in `part`, 0 if none does, and what `see` makes of the newest record: its
+/// sequence, kind and value. Reads through the cache.
+pub(crate) fn newest_in<R>(
+    cache: &Cache,
+    part: &ExtentRef,
+    key: &[u8],
+    see: impl FnOnce(Seq, Kind, &[u8]) -> R,
+) -> Result<(Seq, Option<R>)> {
+    let extent = &part.extent;
+    let cover = part.covering(key, MAX_SEQ)?;
+    if extent.meta.blocks == 0 {
+        return Ok((cover, None));
+    }
+    let index = load(cache, extent, &Part::Index)?;
+    let found = Index::parse(&index).and_then(|index| index.find(key, MAX_SEQ));
+    let found = found.map_err(|e| extent.place(e, extent.meta.index.offset))?;
+    for handle in found.iter().flat_map(|f| [Some(f.handle), f.then]).flatten() {
+        if handle.filter_len > 0 {
+            let filters = load(cache, extent, &Part::Filter)?;
+            let own = handle.filter(&filters).map_err(|e| extent.place(e, extent.meta.filter.offset))?;
+            if !filter::may_contain(own, checksum::key_hash(key)) {
+                continue;
+            }
+        }
+        let block = load(cache, extent, &Part::Data(handle))?;
+        let hit = Block::parse(&block).and_then(|b| block::get(b, key, MAX_SEQ));
+        if let Some((seq, kind, value)) = hit.map_err(|e| extent.place(e, handle.offset))? {
+            return Ok((cover, Some(see(seq, kind, value))));
+        }
+    }
+    Ok((cover, None))
 }
 
 /// Whether `source` has a version newer than `seq` of a key in `[lo, hi)`.

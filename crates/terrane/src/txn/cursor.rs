@@ -280,17 +280,12 @@ impl<'t> TransactionCursor<'t> {
             let bound = after.as_ref().map(Vec::as_slice);
             let own = self.txn.writes.next(&self.table, bound).filter(|(key, _)| within(key));
             match (base, own) {
-                (None, None) => return Ok(false),
-                (Some(b), None) => {
+                (Some(b), own) if own.is_none_or(|(o, _)| b < o) => {
                     self.key = b.to_vec();
                     self.stands = Stands::OnBase;
                     return Ok(true);
                 }
-                (Some(b), Some((o, _))) if b < o => {
-                    self.key = b.to_vec();
-                    self.stands = Stands::OnBase;
-                    return Ok(true);
-                }
+                (_, None) => return Ok(false),
                 (base, Some((o, what))) => {
                     let key = o.to_vec();
                     let shown = matches!(what, Own::Value(_));
@@ -366,17 +361,12 @@ impl<'t> TransactionCursor<'t> {
             let bound = before.as_ref().map(Vec::as_slice);
             let own = self.txn.writes.prev(&self.table, bound).filter(|(key, _)| *key >= &start[..]);
             match (base, own) {
-                (None, None) => return Ok(false),
-                (Some(b), None) => {
+                (Some(b), own) if own.is_none_or(|(o, _)| b > o) => {
                     self.key = b.to_vec();
                     self.stands = Stands::OnBase;
                     return Ok(true);
                 }
-                (Some(b), Some((o, _))) if b > o => {
-                    self.key = b.to_vec();
-                    self.stands = Stands::OnBase;
-                    return Ok(true);
-                }
+                (_, None) => return Ok(false),
                 (base, Some((o, what))) => {
                     let key = o.to_vec();
                     let shown = matches!(what, Own::Value(_));

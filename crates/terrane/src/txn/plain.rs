@@ -21,9 +21,10 @@ use terrane_format::batch::{EntryKind, Ops};
 use terrane_locks::{Mode, Owner, Patience};
 use terrane_media::Pool;
 
-use crate::batch::{LargePut, Tables};
+use crate::batch::LargePut;
 use crate::db::commit::{Locks, Request};
 use crate::db::engine::Engine;
+use crate::db::table::Table;
 use crate::txn::options::LockWait;
 use crate::txn::refusal::refused;
 
@@ -55,7 +56,7 @@ impl Engine {
     }
 
     /// Locks what a batch writes, in the order of the keys, so that batches do not wait for each other in a circle.
-    pub(crate) fn lock_batch(&self, tables: &Tables, body: &[u8], large: &[LargePut]) -> Result<Owner> {
+    pub(crate) fn lock_batch(&self, tables: &[Arc<Table>], body: &[u8], large: &[LargePut]) -> Result<Owner> {
         let mut owner = self.transactions.owner();
         let mut spans = Vec::new();
         for op in Ops::new(body) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use terrane_base::{Error, Result, Seq};
 use terrane_format::limits::check_key;
-use terrane_locks::{Mark, Mode, Owner, Patience, Refusal};
+use terrane_locks::{Mark, Mode, Owner, Patience};
 
 use crate::db::commit::{Form, PendingCommit};
 use crate::db::engine::Engine;
@@ -305,7 +305,7 @@ impl Transaction {
     pub fn commit(mut self, durability: Durability) -> Result<Seq> {
         self.settle_reads()?;
         let committed = if self.writes.is_large() {
-            self.engine.attach_runs(self.writes.into_runs()?, Vec::new())?
+            self.engine.attach_runs(self.writes.into_runs()?)?
         } else {
             self.engine.commit(self.writes.into_batch(), Form::locked(durability, None))?
         };
@@ -325,7 +325,7 @@ impl Transaction {
     pub fn submit(mut self, durability: Durability) -> Result<PendingCommit> {
         self.settle_reads()?;
         if self.writes.is_large() {
-            let seq = self.engine.attach_runs(self.writes.into_runs()?, Vec::new())?;
+            let seq = self.engine.attach_runs(self.writes.into_runs()?)?;
             self.engine.transactions.committed.add(1);
             return Ok(PendingCommit::done(&self.engine, seq));
         }
@@ -426,7 +426,7 @@ impl Transaction {
     }
 
     fn lock(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<()> {
-        self.locks.lock_key(table.id, key, mode, self.patience).map_err(|r| told(r, table, key))
+        self.locks.lock_key(table.id, key, mode, self.patience).map_err(|r| refused(r, table, key))
     }
 
     /// Locks what lies between two keys.
@@ -437,7 +437,7 @@ impl Transaction {
         end: Option<&[u8]>,
         mode: Mode,
     ) -> Result<()> {
-        self.locks.lock_range(table.id, start, end, mode, self.patience).map_err(|r| told(r, table, start))
+        self.locks.lock_range(table.id, start, end, mode, self.patience).map_err(|r| refused(r, table, start))
     }
 
     /// Makes sure that nobody changes what this transaction has read in a range, or that it hears of it.
@@ -453,8 +453,4 @@ impl Transaction {
     pub(crate) fn view(&self) -> (Option<SnapshotGuard>, bool) {
         (self.snapshot.clone(), self.isolation == Isolation::Serializable)
     }
-}
-
-fn told(refusal: Refusal, table: &Table, key: &[u8]) -> Error {
-    refused(refusal, table, key)
 }

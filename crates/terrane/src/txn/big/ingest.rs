@@ -137,17 +137,13 @@ impl Ingest {
         for p in self.parts {
             runs.push((p.table, p.writer.finish(FIRST_OWN)?));
         }
-        self.engine.attach_runs(runs, Vec::new())
+        self.engine.attach_runs(runs)
     }
 }
 
 impl Engine {
-    /// Makes own runs part of the database, with `further` edits. The caller holds locks on all that they change.
-    pub(crate) fn attach_runs(
-        self: &Arc<Self>,
-        runs: Vec<(Arc<Table>, OwnRun)>,
-        further: Vec<terrane_format::manifest::Edit>,
-    ) -> Result<Seq> {
+    /// Makes own runs part of the database. The caller holds locks on all that they change.
+    pub(crate) fn attach_runs(self: &Arc<Self>, runs: Vec<(Arc<Table>, OwnRun)>) -> Result<Seq> {
         let mut shares = Vec::with_capacity(runs.len());
         for (table, run) in &runs {
             run.sync(&self.space)?;
@@ -157,7 +153,7 @@ impl Engine {
         }
         runs.iter().try_for_each(|(table, _)| table.check_alive())?;
         let shown: Vec<_> = shares.iter().map(|s| s.shown.clone()).collect();
-        let attached = self.attach(Attachment { shares, further });
+        let attached = self.attach(Attachment { shares, further: Vec::new() });
         // In doubt: the space may be the database's.
         let in_doubt = attached.as_ref().is_err_and(|e| e.kind() == ErrorKind::Poisoned);
         for ((_, run), shown) in runs.into_iter().zip(shown) {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_base::{MAX_SEQ, Result, Seq};
 use terrane_format::Kind;
-use terrane_format::block::{self, Block, BlockBuilder};
-use terrane_format::extent::{ExtentMeta, Index, STAGED_SEQ};
+use terrane_format::block::BlockBuilder;
+use terrane_format::extent::{ExtentMeta, STAGED_SEQ};
 use terrane_format::tombstone::RangeTombstones;
 use terrane_format::value_ref::ValueRef;
 
@@ -18,7 +18,7 @@ use crate::compact::run::extent_form;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::{ExtentRef, Heir, Heirs, Run, RunWriter, Space, WrittenRun};
-use crate::read::blocks::{Part, load};
+use crate::read::newer::newest_in;
 use crate::read::source::Source;
 
 /// Own runs are read at this sequence and those above, which no commit ever has.
@@ -144,26 +144,12 @@ impl OwnRun {
     /// What it says about `key`. Reads through the cache.
     pub(crate) fn find(&self, engine: &Engine, key: &[u8]) -> Result<Found> {
         let Some(part) = self.run.find(key) else { return Ok(Found::Nothing) };
-        let extent = &part.extent;
-        let covered = if part.covering(key, MAX_SEQ)? > 0 { Found::Deleted } else { Found::Nothing };
-        if extent.meta.blocks == 0 {
-            return Ok(covered);
-        }
-        let index = load(&engine.cache, extent, &Part::Index)?;
-        let found = Index::parse(&index)?.find(key, MAX_SEQ);
-        let found = found.map_err(|e| extent.place(e, extent.meta.index.offset))?;
-        for handle in found.iter().flat_map(|f| [Some(f.handle), f.then]).flatten() {
-            let block = load(&engine.cache, extent, &Part::Data(handle))?;
-            let hit = Block::parse(&block).and_then(|b| block::get(b, key, MAX_SEQ));
-            if let Some((_, kind, value)) = hit.map_err(|e| extent.place(e, handle.offset))? {
-                return Ok(if kind.is_delete() {
-                    Found::Deleted
-                } else {
-                    Found::Record(kind, value.to_vec())
-                });
-            }
-        }
-        Ok(covered)
+        let (cover, newest) = newest_in(&engine.cache, part, key, |_, kind, value| match kind.is_delete() {
+            true => Found::Deleted,
+            false => Found::Record(kind, value.to_vec()),
+        })?;
+        // A record of the run is newer than the ranges that it deletes.
+        Ok(newest.unwrap_or(if cover > 0 { Found::Deleted } else { Found::Nothing }))
     }
 
     /// Makes it durable, with its large values.
