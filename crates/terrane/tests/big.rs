@@ -83,11 +83,12 @@ fn a_large_transaction_reads_its_own_writes_and_commits_whole() {
         for n in 0..900 {
             write(&mut rng, &mut txn, &t, &mut model);
             match rng.below(60) {
-                0 => saved.push((txn.savepoint(), model.clone())),
+                0 => saved.push((txn.savepoint(), model.clone(), txn.len())),
                 1 if !saved.is_empty() => {
                     let at = rng.below(saved.len() as u64) as usize;
-                    let (point, then): (_, Rows) = saved[at].clone();
+                    let (point, then, len): (_, Rows, u64) = saved[at].clone();
                     txn.rollback_to(point).unwrap();
+                    assert_eq!(txn.len(), len);
                     saved.truncate(at + 1);
                     model = then;
                 }

@@ -184,6 +184,56 @@ fn what_concerns_a_subtable_that_is_dropped_is_left_out() {
 }
 
 #[test]
+fn large_values_for_a_subtable_that_is_dropped_give_their_space_back() {
+    let (media, db, t) = rig();
+    let other = db.subtable("t1").unwrap();
+    db.wait_idle().unwrap();
+    let used = db.stats().data_used;
+    let mut txn = begin(&db);
+    txn.put(&t, b"large", &[7; 300_000]).unwrap();
+    txn.put(&other, b"a", b"1").unwrap();
+    txn.prepare(b"x").unwrap();
+    db.drop_subtable("t0").unwrap();
+    let before = db.stats().data_used;
+    assert!(before >= used + 300_000);
+    db.commit_prepared(b"x", Durability::Buffered).unwrap();
+    assert!(db.stats().data_used + 300_000 <= before);
+    // What would take the space must not meet the value again.
+    let (_media, db) = crashed(&media, db, CrashKind::PowerLost);
+    assert_eq!(db.subtable("t1").unwrap().get(b"a").unwrap().unwrap(), b"1");
+    assert!(db.check(|_| true).unwrap().is_clean());
+}
+
+#[test]
+fn one_with_more_locks_than_the_log_takes_is_prepared_all_the_same() {
+    for (commit, kind_of_crash) in [(true, CrashKind::PowerLost), (false, CrashKind::Process)] {
+        let (media, db, t) = rig();
+        t.put(b"read", b"0").unwrap();
+        let mut txn = begin(&db);
+        let key = |n: u32| [&n.to_be_bytes()[..], &[b'k'; 200]].concat();
+        let most = db.max_batch_bytes() as u32 / 200 + 1;
+        for n in 0..most {
+            txn.get_for_update(&t, &key(n)).unwrap();
+        }
+        txn.put(&t, b"w", b"1").unwrap();
+        txn.prepare(b"x").unwrap();
+        let (_media, db) = crashed(&media, db, kind_of_crash);
+        let t = db.subtable("t0").unwrap();
+        assert_eq!(db.prepared(), [b"x"]);
+        for n in [0, most - 1] {
+            assert_eq!(kind(begin(&db).put(&t, &key(n), b"2")), ErrorKind::LockBusy);
+        }
+        assert_eq!(t.get(b"w").unwrap(), None);
+        match commit {
+            true => db.commit_prepared(b"x", Durability::Sync).map(drop).unwrap(),
+            false => db.rollback_prepared(b"x").unwrap(),
+        }
+        assert_eq!(t.get(b"w").unwrap().is_some(), commit);
+        begin(&db).put(&t, &key(0), b"2").unwrap();
+    }
+}
+
+#[test]
 fn an_optimistic_transaction_is_validated_before_it_is_prepared() {
     let (_media, db, t) = rig();
     let options = TransactionOptions::new().optimistic(true).isolation(Isolation::Serializable);

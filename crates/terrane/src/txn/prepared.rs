@@ -4,7 +4,7 @@
 //! operations imply. A commit is an entry with the operations once more, a rollback one without; of all entries about an xid
 //! the last counts, so a commit that is in the log is complete by itself (`terrane_format::prepared`).
 //!
-//! One that is larger than memory is prepared in the manifest: its runs are *staged*, extents that have an owner and that nobody sees
+//! One that is too large for the log, its locks included, is prepared in the manifest: its runs are *staged*, extents that have an owner and that nobody sees
 //! (`Edit::Stage` and those behind it, in one group); the group of edits that attaches them, or none, takes the stage away.
 //!
 //! # The log is not pinned
@@ -92,15 +92,16 @@ pub(crate) struct InDoubt {
 impl InDoubt {
     /// The large values that it refers to.
     pub(crate) fn values(&self) -> Result<Vec<ValueRef>> {
-        values(terrane_format::prepared::decode(EntryKind::Prepare, &self.body)?.ops)
+        values(terrane_format::prepared::decode(EntryKind::Prepare, &self.body)?.ops, |_| true)
     }
 }
 
-fn values(ops: &[u8]) -> Result<Vec<ValueRef>> {
+/// The large values that operations refer to, in the subtables that `whose` takes.
+fn values(ops: &[u8], whose: impl Fn(SubtableId) -> bool) -> Result<Vec<ValueRef>> {
     let mut all = Vec::new();
     for op in Ops::new(ops) {
         let op = op?;
-        if op.kind == Kind::ValueRef {
+        if op.kind == Kind::ValueRef && whose(op.subtable) {
             all.push(ValueRef::decode(op.value)?);
         }
     }
@@ -175,9 +176,11 @@ impl Engine {
                 }
             };
         }
-        let done = match writes.is_large() {
-            true => self.stage(xid, writes, &locks).map(What::Staged),
-            false => self.write_prepare(xid, writes.into_batch(), &locks).map(What::Logged),
+        let front = front(xid, &locks);
+        // Locks alone may be too many for the log.
+        let done = match writes.is_large_with(front.len()) {
+            true => self.stage(xid, front, writes).map(What::Staged),
+            false => self.write_prepare(front, writes.into_batch()).map(What::Logged),
         };
         match done {
             Ok(what) => {
@@ -194,8 +197,7 @@ impl Engine {
         }
     }
 
-    fn write_prepare(self: &Arc<Self>, xid: &[u8], batch: WriteBatch, locks: &Owner) -> Result<Logged> {
-        let front = front(xid, locks);
+    fn write_prepare(self: &Arc<Self>, front: Vec<u8>, batch: WriteBatch) -> Result<Logged> {
         let completion = Completion::new();
         let form = Form::stage(EntryKind::Prepare, front.clone(), Durability::Sync);
         let Some(request) = self.ready(batch, form, &completion)? else {
@@ -207,17 +209,13 @@ impl Engine {
         Ok(Logged { head: front, body, count, tables })
     }
 
-    /// Writes a transaction that is larger than memory to extents that nobody sees.
-    fn stage(self: &Arc<Self>, xid: &[u8], writes: OwnWrites, locks: &Owner) -> Result<StageState> {
-        let runs = writes.into_runs()?;
-        let mut stage = StageState { front: front(xid, locks), ..StageState::default() };
-        if stage.front.len() > MAX_FRONT {
-            return Err(Error::limit(
-                "bytes of a transaction's locks",
-                stage.front.len() as u64,
-                MAX_FRONT as u64,
-            ));
+    /// Writes a transaction that is too large for the log to extents that nobody sees.
+    fn stage(self: &Arc<Self>, xid: &[u8], front: Vec<u8>, writes: OwnWrites) -> Result<StageState> {
+        if front.len() > MAX_FRONT {
+            return Err(Error::limit("bytes of a transaction's locks", front.len() as u64, MAX_FRONT as u64));
         }
+        let runs = writes.into_runs()?;
+        let mut stage = StageState { front, ..StageState::default() };
         for (table, run) in &runs {
             table.check_alive()?;
             run.sync(&self.space)?;
@@ -260,8 +258,11 @@ impl Engine {
             Some(What::Logged(c)) => c,
         };
         let alive: Tables = c.tables.iter().filter(|t| !t.is_dropped()).cloned().collect();
+        // What is left out gives its space back, and that must not be before the commit is durable.
+        let left_out = values(&c.body, |id| !alive.iter().any(|t| t.id == id))?;
         // One that nothing comes of has no memtable that would wait for it to be durable.
-        let durability = if alive.is_empty() { Durability::Sync } else { durability };
+        let durability =
+            if alive.is_empty() || !left_out.is_empty() { Durability::Sync } else { durability };
         let batch = WriteBatch::from_parts(c.body.clone(), c.count, alive);
         let seq = self.commit(batch, Form::stage(EntryKind::Commit, head(xid), durability))?;
         if durability == Durability::Buffered {
@@ -269,6 +270,7 @@ impl Engine {
         }
         self.transactions.committed.add(1);
         self.end(xid, &mut content);
+        left_out.iter().try_for_each(|v| self.space.free_value(v))?;
         Ok(seq)
     }
 
@@ -288,7 +290,7 @@ impl Engine {
             }
             Some(What::Logged(c)) => c,
         };
-        let values = values(&c.body)?;
+        let values = values(&c.body, |_| true)?;
         let form = Form::stage(EntryKind::Rollback, head(xid), Durability::Sync);
         self.commit(WriteBatch::new(), form)?;
         self.end(xid, &mut content);

@@ -110,6 +110,8 @@ pub(crate) enum Own<'a> {
 /// A moment in the course of the writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
+    /// Operations until then.
+    ops: u64,
     mark: Mark,
     undo: usize,
     /// Layers of this sequence and those above came later.
@@ -146,13 +148,18 @@ impl OwnWrites {
         self.tables.iter().any(|w| !w.layers.is_empty())
     }
 
-    /// Whether it is to be committed as runs: some of it was spilled, or all of it together is too much for one entry of the log.
-    pub(crate) fn is_large(&self) -> bool {
+    /// Whether it is to be committed as runs: some of it was spilled, or all of it, with `more` bytes beside it, is too much for one
+    /// entry of the log.
+    pub(crate) fn is_large_with(&self, more: usize) -> bool {
         // References to large values are far smaller than this.
         let references =
             self.batch.large().iter().map(|put| put.key.len() + 64 + put.value.len() / (32 << 10));
-        let bytes = self.batch.bytes() + references.sum::<usize>();
+        let bytes = self.batch.bytes() + references.sum::<usize>() + more;
         self.is_spilled() || bytes as u64 > self.engine.options.max_batch_bytes() / 2
+    }
+
+    pub(crate) fn is_large(&self) -> bool {
+        self.is_large_with(0)
     }
 
     /// Memory that it takes, about.
@@ -334,7 +341,7 @@ impl OwnWrites {
     /// The present moment, to come back to.
     pub(crate) fn moment(&mut self) -> Moment {
         self.keeps_undo = true;
-        Moment { mark: self.batch.mark(), undo: self.undo.len(), layer: self.next_layer }
+        Moment { ops: self.len(), mark: self.batch.mark(), undo: self.undo.len(), layer: self.next_layer }
     }
 
     /// Nobody will come back any more.
@@ -349,6 +356,7 @@ impl OwnWrites {
         if moment.layer < self.next_layer {
             // All that is in memory came later.
             self.clear();
+            self.spilled = moment.ops;
             self.tables.iter_mut().for_each(|w| w.layers.truncate(moment.layer));
             return Ok(());
         }
