@@ -33,6 +33,10 @@ impl Terrane {
             of_table = of_table.block_bytes(k << 10);
         }
         let table = db.subtable_or_create("bench", of_table)?;
+        if s.transactions {
+            // From the first one on, writes that are none take locks.
+            db.begin(TransactionOptions::new())?.rollback();
+        }
         Ok(Terrane { db, table })
     }
 }

@@ -171,11 +171,15 @@ fn txn() -> Vec<Part> {
     let contended = [2, 16]
         .into_iter()
         .flat_map(|threads| [Of::Speed, Of::Retries].map(|of| stated(W::TxnContended, of).with(threads)));
+    let plain = [W::Overwrite, W::OverwriteLocked]
+        .into_iter()
+        .flat_map(|w| [1, 2].map(|threads| stated(w, Of::Speed).with(threads)));
     let more = "--records 1000000 --ops 100000000 --seconds 8";
     vec![
         part(more, [of(W::Txn, 1.3), of(W::TxnRollback, 2.0)].concat()),
         part(&format!("{more} --sync"), of(W::Txn, 1.3).to_vec()),
         part(more, contended.collect()),
+        part(more, plain.collect()),
     ]
 }
 

@@ -17,7 +17,9 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
     match lane.course.plan.workload {
         Workload::Fillseq => fill(lane, false),
         Workload::Fillrandom => fill(lane, true),
-        Workload::Overwrite | Workload::Commit => overwrite(lane, lane.course.settings.sync),
+        Workload::Overwrite | Workload::OverwriteLocked | Workload::Commit => {
+            overwrite(lane, lane.course.settings.sync)
+        }
         Workload::CommitMixed => overwrite(lane, thread.is_multiple_of(2)),
         Workload::Readrandom | Workload::Readwhilewriting => read(lane, true),
         Workload::Readmissing => read(lane, false),

@@ -69,6 +69,8 @@ pub(crate) enum Workload {
     TxnRollback,
     /// As txn, on 64 records and in no order: deadlocks are frequent, and are retried
     TxnContended,
+    /// As overwrite, where transactions have begun: writes that are none take locks too
+    OverwriteLocked,
 }
 
 /// What a workload begins with.
@@ -96,9 +98,10 @@ impl Workload {
         matches!(self, Workload::ReopenKilled | Workload::ReopenClosed)
     }
 
-    /// Whether its operations are transactions.
+    /// Whether its operations are transactions, or go on beside some.
     pub(crate) fn transacts(self) -> bool {
-        matches!(self, Workload::Txn | Workload::TxnRollback | Workload::TxnContended)
+        use Workload as W;
+        matches!(self, W::Txn | W::TxnRollback | W::TxnContended | W::OverwriteLocked)
     }
 
     /// Skew of the choice of keys if nothing else is asked for.
@@ -109,7 +112,8 @@ impl Workload {
     /// Records that `ops` operations of it write, about; 0 where it is not known how many a company wrote.
     pub(crate) fn written_records(self, ops: u64) -> f64 {
         let share = match self {
-            Workload::Fillseq | Workload::Fillrandom | Workload::Overwrite | Workload::Commit => 1.0,
+            Workload::Fillseq | Workload::Fillrandom | Workload::Commit => 1.0,
+            Workload::Overwrite | Workload::OverwriteLocked => 1.0,
             Workload::YcsbA | Workload::YcsbF => 0.5,
             Workload::YcsbB | Workload::YcsbD | Workload::YcsbE => 0.05,
             Workload::Readwhilewriting | Workload::CommitMixed | Workload::Deleterandom => 0.0,
@@ -132,6 +136,7 @@ impl Workload {
     fn default_ops(self, records: u64) -> u64 {
         match self {
             Workload::Seekrandom | Workload::Seek | Workload::YcsbE => (records / 10).max(1),
+            Workload::OverwriteLocked => records,
             w if w.transacts() => (records / 10).max(1),
             _ => records,
         }

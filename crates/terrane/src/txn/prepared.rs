@@ -261,8 +261,7 @@ impl Engine {
         // What is left out gives its space back, and that must not be before the commit is durable.
         let left_out = values(&c.body, |id| !alive.iter().any(|t| t.id == id))?;
         // One that nothing comes of has no memtable that would wait for it to be durable.
-        let durability =
-            if alive.is_empty() || !left_out.is_empty() { Durability::Sync } else { durability };
+        let durability = if alive.is_empty() || !left_out.is_empty() { Durability::Sync } else { durability };
         let batch = WriteBatch::from_parts(c.body.clone(), c.count, alive);
         let seq = self.commit(batch, Form::stage(EntryKind::Commit, head(xid), durability))?;
         if durability == Durability::Buffered {
