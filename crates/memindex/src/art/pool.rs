@@ -18,8 +18,8 @@ use crate::art::word::Kind;
 use crate::memory::Memory;
 
 /// Free lists by what lies at the addresses: nodes by kind, version lists, arrays by the logarithm of their length.
-const LISTS: usize = 3;
-const ENTRIES: usize = 4;
+const LISTS: usize = Kind::N256 as usize + 1;
+const ENTRIES: usize = LISTS + 1;
 const CLASSES: usize = ENTRIES + 33;
 
 fn entries_class(count: usize) -> usize {
@@ -163,5 +163,28 @@ impl Pool {
 
     fn retire(&self, class: usize, address: usize, guard: &Guard<'_>) {
         guard.retire(Reuse { free: Arc::clone(&self.free), class, address });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_back_serves_as_what_it_was_alone() {
+        const KINDS: [Kind; 4] = [Kind::N4, Kind::N16, Kind::N48, Kind::N256];
+        let pool = Pool::new(MemoryBudget::new(0));
+        let address = |list: &VersionList| std::ptr::from_ref(list).addr();
+        let list = pool.list();
+        let nodes = KINDS.map(|kind| pool.node(kind));
+        pool.abandon_list(list);
+        let more = KINDS.map(|kind| pool.node(kind));
+        nodes.map(|node| pool.abandon_node(node));
+        let other = pool.list();
+        assert_eq!(address(other), address(list));
+        let again = KINDS.map(|kind| pool.node(kind));
+        assert_eq!(again.map(NodeRef::address), nodes.map(NodeRef::address));
+        assert!(more.iter().all(|node| node.address() != address(list)));
+        assert_ne!(address(pool.list()), address(list));
     }
 }
