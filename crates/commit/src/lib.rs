@@ -9,6 +9,9 @@
 //! 3. [`Orderer::settle`]: whoever finds the ring's head filled settles all consecutive filled slots: makes them
 //!    durable if asked, publishes them, tells who waits.
 //!
+//! Beside it stands what outlasts the commit itself: which memtable an entry belongs to ([`Stretch`]), and from where on the log is
+//! still needed ([`Pins`]).
+//!
 //! There is no mutex on this path and no dedicated thread. What waits, waits on a `Completion`; a thread that blocks
 //! there can be elected to go on with the ordering, so that nobody orders for others for ever.
 //!
@@ -63,13 +66,17 @@
 
 mod bucket;
 mod order;
+mod pins;
 mod ring;
 mod seats;
+mod stretch;
 mod word;
 
 pub use bucket::{Buckets, Group, Lead, Limits, Role};
 pub use order::{Filled, Orderer};
+pub use pins::Pins;
 pub use ring::{Boundary, MAX_SLOTS, MAX_UNITS, Reservation, Ring};
+pub use stretch::{Stretch, of_epoch};
 
 #[cfg(all(test, not(loom)))]
 mod tests;

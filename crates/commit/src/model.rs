@@ -9,6 +9,8 @@
 //! filled slot marked with a relaxed store; an orderer that leaves without looking whether somebody arrived; one that hands
 //! over and does not take the role back when nobody was elected; a thread that looks at its slot before it says that it
 //! waits.
+//!
+//! What of the order is still needed, and for whom, has models of its own: `pins::model`.
 
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 use terrane_base::sync::{Arc, UnsafeCell, thread};
@@ -117,7 +119,7 @@ fn unbounded(f: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Explores, and prints how many interleavings those were: loom takes each once.
-fn explore(builder: &loom::model::Builder, f: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn explore(builder: &loom::model::Builder, f: impl Fn() + Sync + Send + 'static) {
     let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counter = executions.clone();
     builder.check(move || {

@@ -261,7 +261,7 @@ impl Engine {
     }
 
     fn is_resting(&self, table: &Table) -> bool {
-        table.state().active().generation < self.rested_at.load(Ordering::Acquire)
+        table.state().active().generation() < self.rested_at.load(Ordering::Acquire)
     }
 
     /// Has somebody look, in a while, which subtables have frozen no memtable since.
@@ -435,12 +435,12 @@ impl Engine {
         self.freeze_now(table)?;
         // What is frozen by others from here on is not waited for: writers may go on for ever.
         self.retry(table, true);
-        let Some(newest) = table.frozen().last().map(|m| m.generation) else { return Ok(()) };
+        let Some(newest) = table.frozen().last().map(|m| m.generation()) else { return Ok(()) };
         self.schedule_flush(table);
         let mut failed: Option<Error> = None;
         self.progress.wait_until(&*self.media, || {
             // The oldest goes first.
-            if table.is_dropped() || table.frozen().first().is_none_or(|m| m.generation > newest) {
+            if table.is_dropped() || table.frozen().first().is_none_or(|m| m.generation() > newest) {
                 return true;
             }
             failed = table.given_up();

@@ -458,6 +458,13 @@ impl Engine {
     pub(crate) fn sync_log(&self, lsn: Lsn) -> Result<()> {
         self.log.sync_to(lsn)
     }
+
+    /// Makes the log durable up to what is published, and returns that LSN.
+    pub(crate) fn sync_settled(&self) -> Result<Lsn> {
+        let lsn = self.settled();
+        self.sync_log(lsn)?;
+        Ok(lsn)
+    }
 }
 
 /// Whether a memtable consists mostly of deletions, and of so many that they are to be merged away before it is full: they

@@ -37,7 +37,7 @@ impl Engine {
             return None;
         }
         let settled = self.settled();
-        table.frozen().into_iter().next().filter(|m| m.end().is_some_and(|end| end <= settled))
+        table.frozen().into_iter().next().filter(|m| m.stretch.is_whole(settled))
     }
 
     /// Writes the oldest complete memtable of `table` out. Says whether there was one and L0 had room for it.
@@ -52,7 +52,8 @@ impl Engine {
         }
         let began = self.media.now();
         let end = memtable.end().unwrap_or_default();
-        self.sync_log(end)?;
+        // Durable to the memtable's end at least.
+        let synced = self.sync_settled()?;
         // Published first, snapshots after: see `db::snapshot`.
         let published = self.visible();
         let snapshots = self.snapshots.collect(published);
@@ -78,7 +79,8 @@ impl Engine {
         let mut edits = edit.to_edits(table.id);
         edits.push(Edit::Persisted { subtable: table.id, lsn: end });
         edits.extend(values.iter().map(|v| Edit::AddValue { subtable: table.id, value: v.clone() }));
-        let needed = self.oldest_needed(|t| Arc::ptr_eq(t, table).then_some(Skip::Memtable(&memtable)));
+        let needed =
+            self.oldest_needed(synced, |t| Arc::ptr_eq(t, table).then_some(Skip::Memtable(&memtable)));
         edits.push(self.log_position(needed));
         let appended = self.manifest.append(&edits);
         if appended.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Poisoned) {
@@ -151,8 +153,7 @@ impl Engine {
     /// Lets go of the part of the log that no memtable needs any more, where no flush will: the subtables of its records
     /// are dropped.
     pub(crate) fn release_log(&self) -> Result<()> {
-        self.sync_log(self.settled())?;
-        let needed = self.oldest_needed(|_| None);
+        let needed = self.oldest_needed(self.sync_settled()?, |_| None);
         self.manifest.append(&[self.log_position(needed)])?;
         self.log.release_before(needed)
     }
@@ -167,21 +168,20 @@ impl Engine {
         })
     }
 
-    /// The oldest LSN that a replay would need, without what `skip` says of a subtable. Durable: the log may be known to
-    /// be needed only from a point that it is known to reach.
-    pub(crate) fn oldest_needed<'a>(&self, skip: impl Fn(&Arc<Table>) -> Option<Skip<'a>>) -> Lsn {
-        // Before the memtables are looked at: what is published by then is in them.
-        let settled = self.settled();
-        let durable = self.log.durable_lsn();
+    /// The oldest LSN that a replay would need, without what `skip` says of a subtable. Everything below `synced` is published and
+    /// durable.
+    pub(crate) fn oldest_needed<'a>(
+        &self,
+        synced: Lsn,
+        skip: impl Fn(&Arc<Table>) -> Option<Skip<'a>>,
+    ) -> Lsn {
         let tables = self.tables.load();
-        let needed = tables.all().filter_map(|t| match skip(t) {
+        let held = tables.all().filter_map(|t| match skip(t) {
             Some(Skip::All) => None,
-            Some(Skip::Memtable(m)) => Some(t.oldest_unflushed(settled, Some(m))),
-            None => Some(t.oldest_unflushed(settled, None)),
+            Some(Skip::Memtable(m)) => t.oldest_unflushed(Some(m)),
+            None => t.oldest_unflushed(None),
         });
-        // What is prepared or committed meanwhile stands behind what was settled.
-        let prepared = self.oldest_prepared(durable).unwrap_or(settled);
-        needed.min().unwrap_or(settled).min(prepared).min(durable)
+        self.transactions.prepared.needed(synced, held)
     }
 }
 

@@ -4,7 +4,8 @@
 //! also tells it which memtables it belongs to. Freezing installs the next memtable first, with the next epoch as its
 //! generation, and then bumps the epoch. The position at the bump is the boundary: every reservation before it has a
 //! lower epoch and goes to the old memtable, every one after it goes to the new. The old memtable is complete once
-//! everything before the boundary is published; only then may it be written out (design rule 2).
+//! everything before the boundary is published; only then may it be written out (design rule 2). The bounds are kept by
+//! [`terrane_commit::Stretch`].
 //!
 //! # Concurrency
 //! Freezers exclude each other by a mutex that writers never take. `next_boundary` is how the orderer learns that a
@@ -76,7 +77,7 @@ impl Engine {
         for table in self.tables.load().all() {
             for m in table.frozen() {
                 match m.end() {
-                    Some(end) if end <= settled => self.schedule_flush(table),
+                    Some(_) if m.stretch.is_whole(settled) => self.schedule_flush(table),
                     Some(end) => {
                         self.next_boundary.fetch_min(end, Ordering::SeqCst);
                     }
@@ -96,11 +97,11 @@ impl Engine {
             let settled = self.settled();
             // Half of the budget may pass before it is in the way again.
             let recent = settled.saturating_sub(self.options.log_budget() / 2);
-            if self.oldest_prepared(self.log.durable_lsn()).is_some_and(|lsn| lsn < recent) {
+            if self.transactions.prepared.oldest(self.log.durable_lsn()).is_some_and(|lsn| lsn < recent) {
                 self.schedule_renewal(recent);
             }
             let tables = self.tables.load();
-            let oldest = tables.all().map(|t| (t.oldest_unflushed(settled, None), t));
+            let oldest = tables.all().filter_map(|t| Some((t.oldest_unflushed(None)?, t)));
             match oldest.min_by_key(|(lsn, _)| *lsn) {
                 Some((lsn, t)) if lsn < settled => {
                     if t.frozen().is_empty() {

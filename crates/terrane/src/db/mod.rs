@@ -214,7 +214,8 @@ impl Db {
         Ingest::new(&self.engine)
     }
 
-    /// The xids of all transactions that are prepared and have not ended, in order: after a crash, those in doubt.
+    /// The xids of all transactions that are prepared and have not ended, in order: after a crash, those in doubt. One whose
+    /// prepare has not returned yet may be among them.
     pub fn prepared(&self) -> Vec<Vec<u8>> {
         self.engine.xids()
     }

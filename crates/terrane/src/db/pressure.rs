@@ -37,7 +37,7 @@ impl Engine {
             (passes.rate(), sinking.rate())
         };
         // Others have frozen some since it did.
-        let idle = self.generation.load(Ordering::Relaxed) > state.active().generation + IDLE;
+        let idle = self.generation.load(Ordering::Relaxed) > state.active().generation() + IDLE;
         if (version.l0.len() < 2 || idle && !due) && state.memtables.len() < 2 {
             // Nothing of it waits, so nothing of it can be waited for: what it has says nothing about what others may write.
             return [None, for_debt(debt, sinking.unwrap_or(FIRST_MERGE_RATE))];

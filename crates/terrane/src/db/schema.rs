@@ -1,10 +1,11 @@
 //! Creating, dropping and configuring subtables. Every change is durable in the manifest before it is visible, and the
-//! log up to it before that.
+//! log up to it before that: no crash may keep the change and lose commits before it, for the log would go on at an LSN below the
+//! subtable's own, and replay would take what is written there for older than the subtable.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
+use terrane_base::{Error, ErrorKind, Result, SubtableId};
 use terrane_format::limits;
 use terrane_format::manifest::Edit;
 use terrane_format::value_ref::ValueRef;
@@ -27,15 +28,6 @@ impl Engine {
                 None => t.values.values().cloned().collect(),
             }
         })
-    }
-
-    /// Makes the log durable up to what is published, and returns that LSN. A change of the schema is durable at once,
-    /// and no crash may keep it and lose commits before it: the log would go on at an LSN below the subtable's own, and
-    /// replay would take what is written there for older than the subtable.
-    fn sync_settled(&self) -> Result<Lsn> {
-        let lsn = self.settled();
-        self.sync_log(lsn)?;
-        Ok(lsn)
     }
 
     pub(crate) fn create_subtable(&self, name: &str, options: SubtableOptions) -> Result<Arc<Table>> {
@@ -94,7 +86,7 @@ impl Engine {
         let values = self.values_of(table.id, None);
         let lsn = self.sync_settled()?;
         // Its part of the log is not needed any more.
-        let needed = self.oldest_needed(|t| Arc::ptr_eq(t, &table).then_some(Skip::All));
+        let needed = self.oldest_needed(lsn, |t| Arc::ptr_eq(t, &table).then_some(Skip::All));
         self.manifest.append(&[Edit::DropSubtable { id: table.id, lsn }, self.log_position(needed)])?;
         let state = table.state_full();
         let generation = self.generation.load(Ordering::Acquire);

@@ -223,7 +223,7 @@ impl Engine {
             transactions: t.begun.get(),
             transactions_committed: t.committed.get(),
             write_conflicts: t.conflicts.get(),
-            prepared: t.prepared.lock().len() as u64,
+            prepared: t.prepared.len() as u64,
             locked_keys: locks.keys,
             locked_ranges: locks.ranges,
             lock_waiting: locks.waiting,

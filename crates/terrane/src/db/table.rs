@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrane_base::{Current, Epoch, Error, ErrorKind, Lsn, Result, SubtableId};
+use terrane_commit::of_epoch;
 
 use crate::compact::busy::{BusyRanges, KeyRange};
 use crate::compact::pick::{Clearing, Cursors, MAX_L0_RUNS, RESCUE_RUNS};
@@ -48,9 +49,7 @@ impl Super {
 
     /// The memtable that a commit of `generation` writes to.
     pub(crate) fn memtable_for(&self, generation: u64) -> &Arc<Memtable> {
-        self.memtables
-            .iter()
-            .find(|m| m.generation <= generation)
+        of_epoch(&self.memtables, generation, |m| &m.stretch)
             // Frozen memtables leave only after all commits of their generations are settled, so one is always found;
             // the oldest is the only sound answer if that were ever broken.
             .unwrap_or_else(|| &self.memtables[self.memtables.len() - 1])
@@ -284,23 +283,15 @@ impl Table {
         });
     }
 
-    /// LSN of the oldest record that only a memtable holds. `settled` must have been read before this call: an empty
-    /// memtable can only receive records from there on.
-    /// `skip` is left out.
-    pub(crate) fn oldest_unflushed(&self, settled: Lsn, skip: Option<&Arc<Memtable>>) -> Lsn {
+    /// LSN of the oldest record that only a memtable holds, `skip` left out. Of what is settled: to be asked after that was read, for an
+    /// empty memtable can only receive records from there on.
+    pub(crate) fn oldest_unflushed(&self, skip: Option<&Arc<Memtable>>) -> Option<Lsn> {
         if self.is_dropped() {
-            return settled;
+            return None;
         }
         let state = self.state();
         let counts = |m: &&Arc<Memtable>| skip.is_none_or(|s| !Arc::ptr_eq(s, m));
-        state
-            .memtables
-            .iter()
-            .filter(counts)
-            .filter_map(|m| m.first_record())
-            .min()
-            .unwrap_or(settled)
-            .min(settled)
+        state.memtables.iter().filter(counts).filter_map(|m| m.first_record()).min()
     }
 
     /// Frozen memtables, oldest first.

@@ -6,6 +6,9 @@
 //! `advanced`, `written` and `durable` only grow, in this order of size. Nobody waits at a signal while holding the lock:
 //! on a simulated machine the waiter runs the very tasks that take it.
 //!
+//! What is durable ends with an entry, for so does what is advanced, and a flush comes after all of that was written. A log that ends
+//! below where it was durable is damaged, and of an entry half of which is durable a power failure leaves nothing.
+//!
 //! Two segments' worth of stream at most waits unflushed, give or take what is written meanwhile: a recovery writes again
 //! all that was not proved durable, and nobody need ever have asked for a flush. Memtables that are written out have the
 //! log flushed more often than that, unless they are large.
@@ -75,16 +78,16 @@ impl Shared {
         self.write_out(&mut writer, behind / full * full)
     }
 
-    /// Flushes what is written, if there is much of it.
-    fn flush_if_due(&self) -> Result<()> {
+    /// Flushes everything, if much of it is written and not flushed. Not what full frames hold alone: they end within an entry.
+    fn flush_if_due(self: &Arc<Self>) -> Result<()> {
         let durable = self.durable.load(Ordering::Acquire);
         if self.written.load(Ordering::Acquire) - durable < 2 * self.options.segment_bytes {
             return Ok(());
         }
-        self.flush(&mut self.writer.lock())
+        self.sync_to(self.advanced.load(Ordering::Acquire))
     }
 
-    /// Flushes what is written. Failing poisons.
+    /// Flushes what is written, which is everything that was advanced at some moment. Failing poisons.
     fn flush(&self, writer: &mut Writer) -> Result<()> {
         self.check_poison()?;
         writer.sync().inspect_err(|e| self.poison(e))?;

@@ -255,7 +255,7 @@ impl Log {
         self.0.sync_to(lsn)
     }
 
-    /// Below this, the log survives a power failure.
+    /// Below this, the log survives a power failure. An entry ends there.
     pub(crate) fn durable_lsn(&self) -> Lsn {
         self.0.durable.load(Ordering::Acquire)
     }

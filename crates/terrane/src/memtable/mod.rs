@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrane_base::{Lsn, MemoryBudget, Result, Seq};
+use terrane_commit::Stretch;
 use terrane_format::Kind;
 use terrane_format::value_ref::ValueRef;
 use terrane_memindex::MemIndex;
@@ -26,12 +27,8 @@ use crate::tombstone::{During, MemTombstones};
 pub(crate) struct Memtable {
     pub(crate) index: MemIndex,
     pub(crate) tombstones: MemTombstones,
-    /// Commits of this generation and later ones (until the next memtable's) write here.
-    pub(crate) generation: u64,
-    /// LSN of the first record inserted, `u64::MAX` while empty.
-    first_record: AtomicU64,
-    /// First LSN that is *not* in this memtable; `u64::MAX` while active.
-    end: AtomicU64,
+    /// Commits of its epoch, here called generation, and later ones (until the next memtable's) write here.
+    pub(crate) stretch: Stretch,
     /// Deletions among the records.
     deletes: AtomicU64,
     /// Large values that records of this memtable refer to.
@@ -41,7 +38,7 @@ pub(crate) struct Memtable {
 impl std::fmt::Debug for Memtable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Memtable")
-            .field("generation", &self.generation)
+            .field("stretch", &self.stretch)
             .field("records", &self.index.len())
             .finish_non_exhaustive()
     }
@@ -56,9 +53,7 @@ impl Memtable {
         Memtable {
             index: MemIndex::new(kind, budget.clone()),
             tombstones: MemTombstones::new(budget),
-            generation,
-            first_record: AtomicU64::new(u64::MAX),
-            end: AtomicU64::new(u64::MAX),
+            stretch: Stretch::new(generation),
             deletes: AtomicU64::new(0),
             values: Mutex::new(Vec::new()),
         }
@@ -81,10 +76,7 @@ impl Memtable {
         value: &[u8],
         during: During<'_>,
     ) -> Result<()> {
-        // Only the first writers pay for the read-modify-write: LSNs grow.
-        if lsn < self.first_record.load(Ordering::Relaxed) {
-            self.first_record.fetch_min(lsn, Ordering::AcqRel);
-        }
+        self.stretch.note(lsn);
         match kind {
             Kind::RangeDelete => self.tombstones.insert(lsn, seq, key, value, during)?,
             _ => self.index.insert(key, seq, kind as u8, value)?,
@@ -98,12 +90,14 @@ impl Memtable {
         Ok(())
     }
 
+    /// Which memtable a commit writes to: see the module's head.
+    pub(crate) fn generation(&self) -> u64 {
+        self.stretch.epoch()
+    }
+
     /// LSN of the oldest record, if there is any.
     pub(crate) fn first_record(&self) -> Option<Lsn> {
-        match self.first_record.load(Ordering::Acquire) {
-            u64::MAX => None,
-            l => Some(l),
-        }
+        self.stretch.first()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -112,15 +106,12 @@ impl Memtable {
 
     /// Fixes the end: nothing at or above `boundary` will be inserted.
     pub(crate) fn freeze(&self, boundary: Lsn) {
-        self.end.store(boundary, Ordering::Release);
+        self.stretch.close(boundary);
     }
 
     /// The boundary, once frozen.
     pub(crate) fn end(&self) -> Option<Lsn> {
-        match self.end.load(Ordering::Acquire) {
-            u64::MAX => None,
-            l => Some(l),
-        }
+        self.stretch.end()
     }
 
     /// Memory held, in bytes.

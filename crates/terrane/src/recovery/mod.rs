@@ -271,7 +271,7 @@ impl Engine {
         self.log.close()?;
         self.manifest.append(&[Edit::Log(LogPosition {
             generation: self.log_generation,
-            first_lsn: self.oldest_needed(|_| None),
+            first_lsn: self.oldest_needed(self.settled(), |_| None),
             durable_lsn: self.log.durable_lsn(),
             clean: true,
         })])?;

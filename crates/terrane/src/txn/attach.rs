@@ -139,7 +139,7 @@ impl Engine {
             edits.extend(values.map(|v| Edit::AddValue { subtable: share.table.id, value: v.clone() }));
             shown.push((share, version, applied));
         }
-        edits.push(self.log_position(self.oldest_needed(|_| None)));
+        edits.push(self.log_position(self.oldest_needed(self.settled(), |_| None)));
         self.manifest.append(&edits)?;
         for (share, version, applied) in shown {
             share.shown.store(true, Ordering::Release);

@@ -17,12 +17,13 @@
 //! refer to keep their space.
 //!
 //! # Concurrency
-//! The map of xids is locked for moments. Each transaction has a mutex of its own, held while it is committed, rolled back, or
-//! written again, so these exclude each other; who comes second finds it gone.
+//! Who is in doubt, and from where on the log is needed for it, is in [`terrane_commit::Pins`], where the models of all this are,
+//! too. Each transaction has a mutex of its own, held while it is committed, rolled back, or written again, so these exclude each
+//! other; who comes second finds it gone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use smallvec::smallvec;
@@ -43,14 +44,9 @@ use crate::options::Durability;
 use crate::txn::attach::{Attachment, Share};
 use crate::txn::writes::OwnWrites;
 
-/// A prepared transaction, or one that is being prepared.
+/// A prepared transaction, or one that is being prepared: nothing while it is, and once it has ended.
 #[derive(Debug)]
-pub(crate) struct Prepared {
-    /// Its prepare stands here in the log, or behind it.
-    from: AtomicU64,
-    /// What it consists of; nothing while it is being prepared, and once it has ended.
-    content: Mutex<Option<Content>>,
-}
+pub(crate) struct Prepared(Mutex<Option<Content>>);
 
 #[derive(Debug)]
 struct Content {
@@ -75,9 +71,6 @@ struct Logged {
     count: u32,
     tables: Tables,
 }
-
-/// A staged one needs nothing of the log.
-const NOWHERE: Lsn = Lsn::MAX;
 
 /// What replay found of a prepared transaction that has not ended.
 #[derive(Debug)]
@@ -157,24 +150,15 @@ impl Engine {
     pub(crate) fn prepare(self: &Arc<Self>, xid: &[u8], writes: OwnWrites, locks: Owner) -> Result<()> {
         check_xid(xid)?;
         self.check_open()?;
-        let prepared = Arc::new(Prepared {
-            // What it will write stands behind all that is published now.
-            from: AtomicU64::new(self.settled()),
-            content: Mutex::new(None),
-        });
+        let prepared = Arc::new(Prepared(Mutex::new(None)));
         // Nobody else ends it before it is there.
-        let mut content = prepared.content.lock();
-        {
-            use std::collections::btree_map::Entry;
-            match self.transactions.prepared.lock().entry(xid.to_vec()) {
-                Entry::Vacant(free) => free.insert(prepared.clone()),
-                Entry::Occupied(_) => {
-                    return Err(Error::new(
-                        ErrorKind::AlreadyExists,
-                        format!("another prepared transaction has the xid \"{}\"", xid.escape_ascii()),
-                    ));
-                }
-            };
+        let mut content = prepared.0.lock();
+        // What it will write stands behind all that is published now.
+        if !self.transactions.prepared.enter(xid, Some(self.settled()), prepared.clone()) {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("another prepared transaction has the xid \"{}\"", xid.escape_ascii()),
+            ));
         }
         let front = front(xid, &locks);
         // Locks alone may be too many for the log.
@@ -185,13 +169,13 @@ impl Engine {
         match done {
             Ok(what) => {
                 if matches!(what, What::Staged(_)) {
-                    prepared.from.store(NOWHERE, Ordering::Release);
+                    self.transactions.prepared.leave_log(xid);
                 }
                 *content = Some(Content { what, _locks: locks });
                 Ok(())
             }
             Err(e) => {
-                self.transactions.prepared.lock().remove(xid);
+                self.transactions.prepared.end(xid, None);
                 Err(e)
             }
         }
@@ -225,7 +209,7 @@ impl Engine {
             stage.values.extend(values.into_iter().map(|value| (table.id, value)));
         }
         // What it has read is durable before it is.
-        self.sync_log(self.settled())?;
+        self.sync_settled()?;
         let staged = self.manifest.append(&stage.to_edits(xid));
         if staged.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Poisoned) {
             // Durable or in doubt: the space is its own.
@@ -236,23 +220,23 @@ impl Engine {
 
     /// The prepared transaction of this xid, once nobody else is at it.
     fn prepared(&self, xid: &[u8]) -> Result<Arc<Prepared>> {
-        self.transactions.prepared.lock().get(xid).cloned().ok_or_else(|| unknown(xid))
+        self.transactions.prepared.get(xid).ok_or_else(|| unknown(xid))
     }
 
     /// The xids of all prepared transactions, in order.
     pub(crate) fn xids(&self) -> Vec<Vec<u8>> {
-        self.transactions.prepared.lock().keys().cloned().collect()
+        self.transactions.prepared.xids()
     }
 
     pub(crate) fn commit_prepared(self: &Arc<Self>, xid: &[u8], durability: Durability) -> Result<Seq> {
         let prepared = self.prepared(xid)?;
-        let mut content = prepared.content.lock();
+        let mut content = prepared.0.lock();
         let c = match content.as_ref().map(|c| &c.what) {
             None => return Err(unknown(xid)),
             Some(What::Staged(stage)) => {
                 let (seq, freed) = self.attach_staged(xid, stage)?;
                 self.transactions.committed.add(1);
-                self.end(xid, &mut content);
+                self.end(xid, None, &mut content);
                 return freed.map(|()| seq);
             }
             Some(What::Logged(c)) => c,
@@ -264,18 +248,15 @@ impl Engine {
         let durability = if alive.is_empty() || !left_out.is_empty() { Durability::Sync } else { durability };
         let batch = WriteBatch::from_parts(c.body.clone(), c.count, alive);
         let seq = self.commit(batch, Form::stage(EntryKind::Commit, head(xid), durability))?;
-        if durability == Durability::Buffered {
-            self.transactions.ended.lock().push((prepared.from.load(Ordering::Acquire), seq + 1));
-        }
         self.transactions.committed.add(1);
-        self.end(xid, &mut content);
+        self.end(xid, (durability == Durability::Buffered).then_some(seq + 1), &mut content);
         left_out.iter().try_for_each(|v| self.space.free_value(v))?;
         Ok(seq)
     }
 
     pub(crate) fn rollback_prepared(self: &Arc<Self>, xid: &[u8]) -> Result<()> {
         let prepared = self.prepared(xid)?;
-        let mut content = prepared.content.lock();
+        let mut content = prepared.0.lock();
         let c = match content.as_ref().map(|c| &c.what) {
             None => return Err(unknown(xid)),
             Some(What::Staged(stage)) => {
@@ -284,7 +265,7 @@ impl Engine {
                 self.sync_log(self.settled())?;
                 self.manifest.append(&[Edit::Unstage { xid: xid.to_vec() }])?;
                 let freed = self.free_stage(stage, |_| true);
-                self.end(xid, &mut content);
+                self.end(xid, None, &mut content);
                 return freed;
             }
             Some(What::Logged(c)) => c,
@@ -292,7 +273,7 @@ impl Engine {
         let values = values(&c.body, |_| true)?;
         let form = Form::stage(EntryKind::Rollback, head(xid), Durability::Sync);
         self.commit(WriteBatch::new(), form)?;
-        self.end(xid, &mut content);
+        self.end(xid, None, &mut content);
         // Nothing refers to them any more, whatever happens: the rollback is durable.
         values.iter().try_for_each(|v| self.space.free_value(v))
     }
@@ -327,38 +308,22 @@ impl Engine {
         stage.values.iter().filter(|(id, _)| whose(*id)).try_for_each(|(_, v)| self.space.free_value(v))
     }
 
-    /// Forgets it, and then lets go of its locks.
-    fn end(&self, xid: &[u8], content: &mut Option<Content>) {
-        self.transactions.prepared.lock().remove(xid);
+    /// Forgets it, and then lets go of its locks. If its end need not be durable yet, `volatile` is where that ends in the log.
+    fn end(&self, xid: &[u8], volatile: Option<Lsn>, content: &mut Option<Content>) {
+        self.transactions.prepared.end(xid, volatile);
         drop(content.take());
-    }
-
-    /// From where on prepared transactions need the log, which was durable to `durable` at some moment before.
-    pub(crate) fn oldest_prepared(&self, durable: Lsn) -> Option<Lsn> {
-        // Those in doubt first: one that ends meanwhile is found among the ended.
-        let in_doubt =
-            self.transactions.prepared.lock().values().map(|p| p.from.load(Ordering::Acquire)).min();
-        let mut ended = self.transactions.ended.lock();
-        ended.retain(|&(_, end)| end > durable);
-        in_doubt.into_iter().chain(ended.iter().map(|&(from, _)| from)).min()
     }
 
     /// Writes prepares again that stand before `lsn` in the log.
     pub(crate) fn renew_prepared(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
-        let old: Vec<_> = {
-            let all = self.transactions.prepared.lock();
-            all.values().filter(|p| p.from.load(Ordering::Acquire) < lsn).cloned().collect()
-        };
-        for prepared in old {
+        for (xid, prepared) in self.transactions.prepared.before(lsn) {
             // Who is at it may wait for memory, and so for this very job: another time.
-            let Some(content) = prepared.content.try_lock() else { continue };
+            let Some(content) = prepared.0.try_lock() else { continue };
             let Some(What::Logged(c)) = content.as_ref().map(|c| &c.what) else { continue };
-            let from = self.settled();
             // It names no subtable here: those that are dropped meanwhile do not matter yet.
             let batch = WriteBatch::from_parts(c.body.clone(), c.count, Tables::new());
-            self.commit(batch, Form::stage(EntryKind::Prepare, c.head.clone(), Durability::Sync))?;
-            // Durable at its new place: the old one may go.
-            prepared.from.store(from, Ordering::Release);
+            let form = Form::stage(EntryKind::Prepare, c.head.clone(), Durability::Sync);
+            self.transactions.prepared.renew(&xid, self.settled(), || self.commit(batch, form).map(drop))?;
         }
         Ok(())
     }
@@ -388,19 +353,19 @@ impl Engine {
                 count,
                 tables,
             });
-            self.adopt_one(xid, &stage.locks, lsn, what)?;
+            self.adopt_one(&xid, &stage.locks, Some(lsn), what)?;
         }
         for (xid, stage) in staged {
             let front = terrane_format::prepared::decode(EntryKind::Prepare, &stage.front)?;
-            self.adopt_one(xid.clone(), &front.locks, NOWHERE, What::Staged(stage.clone()))?;
+            self.adopt_one(xid, &front.locks, None, What::Staged(stage.clone()))?;
         }
-        if !self.transactions.prepared.lock().is_empty() {
+        if !self.transactions.prepared.is_empty() {
             self.guard_writes()?;
         }
         Ok(())
     }
 
-    fn adopt_one(&self, xid: Vec<u8>, locks: &[Lock<'_>], from: Lsn, what: What) -> Result<()> {
+    fn adopt_one(&self, xid: &[u8], locks: &[Lock<'_>], from: Option<Lsn>, what: What) -> Result<()> {
         let mut owner = self.transactions.owner();
         for lock in locks {
             let mode = if lock.exclusive { Mode::Exclusive } else { Mode::Shared };
@@ -415,13 +380,10 @@ impl Engine {
                 ))
             })?;
         }
-        let content = Mutex::new(Some(Content { what, _locks: owner }));
-        let prepared = Arc::new(Prepared { from: AtomicU64::new(from), content });
-        match self.transactions.prepared.lock().insert(xid, prepared) {
-            None => Ok(()),
-            Some(_) => {
-                Err(Error::corruption("a transaction is prepared both in the log and in the manifest"))
-            }
+        let prepared = Arc::new(Prepared(Mutex::new(Some(Content { what, _locks: owner }))));
+        if !self.transactions.prepared.enter(xid, from, prepared) {
+            return Err(Error::corruption("a transaction is prepared both in the log and in the manifest"));
         }
+        Ok(())
     }
 }

@@ -1,12 +1,11 @@
 //! What all transactions of a database share.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use terrane_base::Lsn;
 use terrane_base::metrics::Counter;
+use terrane_commit::Pins;
 use terrane_locks::{LockOptions, LockTable, Owner};
 
 use crate::txn::prepared::Prepared;
@@ -22,11 +21,7 @@ pub(crate) struct Transactions {
     /// And none that does not is on its way any more.
     guard_stands: AtomicBool,
     pub(crate) guarding: Mutex<()>,
-    /// Prepared transactions whose commit need not be durable yet: where each was prepared, and where its commit ends. As long as it is not,
-    /// a power failure must leave the prepare.
-    pub(crate) ended: Mutex<Vec<(Lsn, Lsn)>>,
-    /// In doubt, by xid.
-    pub(crate) prepared: Mutex<BTreeMap<Vec<u8>, Arc<Prepared>>>,
+    pub(crate) prepared: Pins<Prepared>,
     pub(crate) begun: Counter,
     pub(crate) committed: Counter,
     pub(crate) conflicts: Counter,
@@ -40,8 +35,7 @@ impl Transactions {
             guarded: AtomicBool::new(false),
             guard_stands: AtomicBool::new(false),
             guarding: Mutex::new(()),
-            ended: Mutex::default(),
-            prepared: Mutex::default(),
+            prepared: Pins::default(),
             begun: Counter::new(),
             committed: Counter::new(),
             conflicts: Counter::new(),

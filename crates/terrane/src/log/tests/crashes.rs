@@ -138,3 +138,24 @@ fn what_was_never_synced_is_lost_from_the_end_only() {
     let kept = end_after(CrashKind::PowerKept).end;
     assert_eq!(kept, FIRST_LSN, "the ring of another boot is not trusted, even if it survived");
 }
+
+#[test]
+fn a_flush_that_nobody_asked_for_ends_with_an_entry() {
+    let mut rig = Rig::new(3).unwrap();
+    let mut flushed = rig.log.durable_lsn();
+    for len in (0..40).map(|i| 1500 + 64 * i) {
+        rig.append(len).unwrap();
+        rig.media.run_all();
+        let durable = rig.log.durable_lsn();
+        if durable == flushed {
+            continue;
+        }
+        flushed = durable;
+        // The manifest hears of it with whatever is next written there; then the power fails.
+        let mut told = rig.told.lock().unwrap().clone();
+        (told.from.durable, told.synced) = (durable, durable);
+        let lost = rig.media.image().crash(CrashKind::PowerLost, 1);
+        Rig::open(lost, told, durable, &len).unwrap();
+    }
+    assert!(flushed > FIRST_LSN, "nothing was flushed");
+}
