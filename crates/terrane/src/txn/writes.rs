@@ -114,6 +114,8 @@ pub(crate) struct Moment {
     undo: usize,
     /// Layers of this sequence and those above came later.
     layer: Seq,
+    /// Operations so far.
+    count: u64,
 }
 
 impl OwnWrites {
@@ -334,7 +336,7 @@ impl OwnWrites {
     /// The present moment, to come back to.
     pub(crate) fn moment(&mut self) -> Moment {
         self.keeps_undo = true;
-        Moment { mark: self.batch.mark(), undo: self.undo.len(), layer: self.next_layer }
+        Moment { mark: self.batch.mark(), undo: self.undo.len(), layer: self.next_layer, count: self.len() }
     }
 
     /// Nobody will come back any more.
@@ -349,6 +351,7 @@ impl OwnWrites {
         if moment.layer < self.next_layer {
             // All that is in memory came later.
             self.clear();
+            self.spilled = moment.count;
             self.tables.iter_mut().for_each(|w| w.layers.truncate(moment.layer));
             return Ok(());
         }
