@@ -152,9 +152,9 @@ fn what_was_changed_before_the_cursor_came_there_is_shown_so_and_what_is_gone_is
         start(&mut c, back);
         let (second, third, last) = if back { (b"f", b"d", b"b") } else { (b"d", b"f", b"h") };
         t.put(second, b"1").unwrap();
-        t.delete(third).unwrap();
         step(&mut c, back);
         assert_eq!((c.key(), &*c.value().unwrap()), (&second[..], &b"1"[..]));
+        t.delete(third).unwrap();
         step(&mut c, back);
         assert_eq!((c.key(), &*c.value().unwrap()), (&last[..], &b"0"[..]));
         assert_eq!(db.stats().locked_keys, 3);
