@@ -157,8 +157,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "what an optimistic transaction that wrote nothing has read is not validated at its prepare",
         file: TRANSACTION,
-        old: "self.writes.check()?;\n        self.validate()?;",
-        new: "self.settle()?;",
+        old: "        self.validate()?;\n        self.engine.prepare(",
+        new: "        self.settle()?;\n        self.engine.prepare(",
         tests: &["optimistic"],
     },
     Mutant {

@@ -146,6 +146,26 @@ fn a_million_reads_are_remembered_well_enough() {
     assert_eq!(kind(txn.commit(Durability::Buffered)), ErrorKind::WriteConflict);
 }
 
+/// More than the log takes in one entry.
+#[test]
+fn one_that_has_read_many_long_keys_is_prepared_with_fewer_ranges() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), Options::new()).unwrap();
+    let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let key = |n: u32| [&n.to_be_bytes()[..], &[7; 400]].concat();
+    let mut txn = begin(&db);
+    for n in 0..14_000 {
+        assert_eq!(txn.get(&t, &key(n * n)).unwrap(), None);
+    }
+    assert!(14_000 * key(0).len() as u64 > db.max_batch_bytes());
+    txn.prepare(b"p").unwrap();
+    for n in [0, 77, 13_999] {
+        assert_eq!(kind(begin_with_locks(&db).put(&t, &key(n * n), b"")), ErrorKind::LockBusy);
+    }
+    begin_with_locks(&db).put(&t, &key(u32::MAX), b"").unwrap();
+    db.commit_prepared(b"p", Durability::Buffered).unwrap();
+}
+
 #[test]
 fn what_many_keys_are_locked_by_at_the_commit_becomes_ranges() {
     let dir = tempfile::tempdir().unwrap();

@@ -133,6 +133,13 @@ impl ReadSet {
         }
     }
 
+    /// Makes it take about `limit` bytes at most, as far as one range for each subtable allows.
+    pub(crate) fn shrink_to(&mut self, limit: usize) {
+        while self.bytes > limit && self.tables.iter().any(|(_, spans)| spans.len() > 1) {
+            self.thin_out(false);
+        }
+    }
+
     /// Adds a span, as one with all that it touches.
     fn join(&mut self, at: usize, start: &[u8], end: End) {
         let spans = &mut self.tables[at].1;

@@ -394,7 +394,7 @@ impl Transaction {
     /// the prepared ones. Blocks for a flush.
     ///
     /// An optimistic transaction is validated here, and has locks from then on: on what it has written, and shared ones on what it
-    /// has read, which the prepare records like any others. What it has read must hold until it ends: else somebody could change
+    /// has read (under snapshot isolation: with locking reads), which the prepare records like any others. What it has read must hold until it ends: else somebody could change
     /// that between prepare and commit, when nobody looks any more, and each of two could miss what the other one writes. So also
     /// for one that wrote nothing here: that it is prepared says that it is part of something larger, which ends elsewhere, later.
     ///
@@ -402,6 +402,8 @@ impl Transaction {
     /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then.
     pub fn prepare(mut self, xid: &[u8]) -> Result<()> {
         self.writes.check()?;
+        // Its locks stand in the prepare, which has a limit.
+        self.reads.shrink_to(self.engine.options.max_batch_bytes() as usize / 4);
         self.validate()?;
         self.engine.prepare(xid, self.writes, self.locks)
     }
@@ -485,7 +487,7 @@ impl Transaction {
         self.writes.spill(&mut moments)
     }
 
-    pub(crate) fn lock(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<()> {
+    fn lock(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<()> {
         self.locks.lock_key(table.id, key, mode, self.patience).map_err(|r| refused(r, table, key))
     }
 

@@ -4,11 +4,12 @@
 //! the row was changed since the moment that its base shows, and if so has the base show the latest: the row is there, or it is given
 //! up again. A serializable cursor locks windows instead ([`super`]), in the mode asked for.
 
-use terrane_base::{ErrorKind, Result};
-use terrane_locks::{Mode, Patience};
+use terrane_base::Result;
+use terrane_locks::{Mode, Patience, Refusal};
 
 use crate::txn::cursor::direction::Way;
 use crate::txn::cursor::{Stands, TransactionCursor};
+use crate::txn::refusal::refused;
 
 /// How a cursor locks the rows that it shows, and what it does about those that others have locked; see
 /// [`crate::Transaction::locking_cursor`].
@@ -81,14 +82,14 @@ impl TransactionCursor<'_> {
             return Ok(true);
         }
         let mark = self.txn.locks.mark();
-        match self.txn.lock(&self.table, &self.key, rows.mode) {
-            Err(e) if rows.skips() && e.kind() == ErrorKind::LockBusy => {
+        match self.txn.locks.lock_key(self.table.id, &self.key, rows.mode, self.txn.patience) {
+            Err(Refusal::Busy { .. }) if rows.skips() => {
                 if stands == Stands::OnBase {
                     way.step(&mut self.base)?;
                 }
                 return Ok(false);
             }
-            taken => taken?,
+            taken => taken.map_err(|refusal| refused(refusal, &self.table, &self.key))?,
         }
         let shown = self.is_there_still(way, stands);
         if !matches!(shown, Ok(true)) {
