@@ -34,7 +34,8 @@ struct Mutant {
 }
 
 const TRANSACTION: &str = "crates/terrane/src/txn/transaction.rs";
-const CURSOR: &str = "crates/terrane/src/txn/cursor.rs";
+const WALK: &str = "crates/terrane/src/txn/cursor/walk.rs";
+const ROWS: &str = "crates/terrane/src/txn/cursor/rows.rs";
 const VALIDATE: &str = "crates/terrane/src/txn/validate.rs";
 const COMMIT: &str = "crates/terrane/src/db/commit.rs";
 const ATTACH: &str = "crates/terrane/src/txn/attach.rs";
@@ -93,22 +94,22 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a serializable scan locks nothing",
         file: TRANSACTION,
-        old: "self.lock_range(table, start, end, Mode::Shared)",
+        old: "self.lock_range(table, start, end, mode)",
         new: "Ok(())",
         tests: &["anomalies", "isolation"],
     },
     Mutant {
         name: "a serializable scan locks keys and no gaps",
         file: TRANSACTION,
-        old: "self.lock_range(table, start, end, Mode::Shared)",
-        new: "self.lock(table, start, Mode::Shared)",
+        old: "self.lock_range(table, start, end, mode)",
+        new: "self.lock(table, start, mode)",
         tests: &["anomalies", "isolation"],
     },
     Mutant {
         name: "a serializable scan shows what it saw before its lock",
-        file: CURSOR,
-        old: "self.window = (from.to_vec(), end);\n        self.renew_base()",
-        new: "self.window = (from.to_vec(), end);\n        Ok(())",
+        file: WALK,
+        old: "self.window = window;\n        self.renew_base()",
+        new: "self.window = window;\n        Ok(())",
         tests: &["isolation"],
     },
     Mutant {
@@ -134,24 +135,45 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a cursor ignores ranges that its transaction deleted",
-        file: CURSOR,
-        old: "Some(end) => self.base.seek(&end)?,",
+        file: WALK,
+        old: "Some(cut) => way.seek(base, Some(&cut))?,",
         new: "Some(_) => break,",
         tests: &["isolation"],
     },
     Mutant {
         name: "a cursor ignores keys that its transaction deleted",
-        file: CURSOR,
-        old: "if base == Some(&key[..]) {\n                        self.base.next()?;",
-        new: "if shown && base == Some(&key[..]) {\n                        self.base.next()?;",
+        file: WALK,
+        old: "if in_base == Some(o) {",
+        new: "if shown && in_base == Some(o) {",
         tests: &["isolation"],
     },
     Mutant {
         name: "what an optimistic transaction has read is not validated",
         file: VALIDATE,
-        old: "reads.spans.iter().map(",
-        new: "reads.spans.iter().take(0).map(",
+        old: "reads.iter().map(",
+        new: "reads.iter().take(0).map(",
         tests: &["anomalies", "isolation"],
+    },
+    Mutant {
+        name: "what an optimistic transaction that wrote nothing has read is not validated at its prepare",
+        file: TRANSACTION,
+        old: "        self.validate()?;\n        self.engine.prepare(",
+        new: "        self.settle()?;\n        self.engine.prepare(",
+        tests: &["optimistic"],
+    },
+    Mutant {
+        name: "a cursor shows a row as it was before its lock",
+        file: ROWS,
+        old: "let shown = self.is_there_still(way, stands);",
+        new: "let shown = Result::Ok(true);",
+        tests: &["locking_cursors", "isolation"],
+    },
+    Mutant {
+        name: "a cursor keeps the lock of a row that is gone",
+        file: ROWS,
+        old: "self.txn.locks.release_to(mark);",
+        new: "",
+        tests: &["locking_cursors"],
     },
     Mutant {
         name: "what an optimistic transaction has written is not validated",

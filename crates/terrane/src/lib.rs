@@ -52,6 +52,7 @@ pub use read::iter::{Cursor, KeyValue, Range, ReadOptions};
 pub use read::resume::{BlockRequest, FetchedBlock, Lookup, LookupStep};
 pub use txn::big::ingest::Ingest;
 pub use txn::cursor::TransactionCursor;
+pub use txn::cursor::rows::RowLocks;
 pub use txn::options::{Isolation, LockWait, TransactionOptions};
 pub use txn::transaction::{Locked, Savepoint, Transaction};
 

@@ -281,6 +281,29 @@ fn an_optimistic_one_hears_of_what_others_did_meanwhile() {
 }
 
 #[test]
+fn what_a_savepoint_took_back_counts_no_longer() {
+    let (_media, db) = fresh(0, &tiny()).unwrap();
+    let t = db.subtable("t0").unwrap();
+    let mut txn = begin(&db, Isolation::ReadCommitted);
+    let put = |txn: &mut Transaction, count: u64| {
+        for n in 0..count {
+            txn.put(&t, format!("k{n:04}").as_bytes(), &[7; 100]).unwrap();
+        }
+    };
+    let empty = txn.savepoint();
+    put(&mut txn, 2000);
+    let some = txn.savepoint();
+    put(&mut txn, 1000);
+    assert_eq!(txn.len(), 3000);
+    txn.rollback_to(some).unwrap();
+    assert_eq!(txn.len(), 2000);
+    put(&mut txn, 7);
+    assert_eq!(txn.len(), 2007);
+    txn.rollback_to(empty).unwrap();
+    assert!(txn.is_empty());
+}
+
+#[test]
 fn readers_and_writers_beside_large_commits_see_all_of_each_or_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options::new()

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use terrane::{
-    Db, Durability, ErrorKind, Isolation, LockWait, Locked, Options, ReadOptions, Savepoint, Subtable,
-    SubtableOptions, Transaction, TransactionOptions, WriteBatch,
+    Db, Durability, ErrorKind, Isolation, LockWait, Locked, Options, ReadOptions, RowLocks, Savepoint,
+    Subtable, SubtableOptions, Transaction, TransactionCursor, TransactionOptions, WriteBatch,
 };
 
 const LEVELS: [Isolation; 3] = [Isolation::ReadCommitted, Isolation::Snapshot, Isolation::Serializable];
@@ -35,7 +35,10 @@ fn kind<T: std::fmt::Debug>(r: terrane::Result<T>) -> ErrorKind {
 
 /// All that a transaction sees of a subtable, forwards; looks whether backwards it is the same.
 fn all(txn: &mut Transaction, t: &Subtable) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut c = txn.cursor(t, ReadOptions::new()).unwrap();
+    all_of(txn.cursor(t, ReadOptions::new()).unwrap())
+}
+
+fn all_of(mut c: TransactionCursor<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
     c.seek_to_first().unwrap();
     let mut seen = Vec::new();
     while let Some(record) = c.take_next().unwrap() {
@@ -393,6 +396,16 @@ proptest! {
                     }
                     let shown: Model = all(&mut txn, &r.t).into_iter().collect();
                     prop_assert_eq!(&shown, &seen);
+                    // What is locked is the latest; others are to get on after that.
+                    if !optimistic {
+                        seen.extend(others.clone());
+                    }
+                    let point = txn.savepoint();
+                    let c = txn.locking_cursor(&r.t, ReadOptions::new(), RowLocks::exclusive()).unwrap();
+                    let shown: Model = all_of(c).into_iter().collect();
+                    prop_assert_eq!(&shown, &seen);
+                    txn.rollback_to(point).unwrap();
+                    txn.release(point).unwrap();
                     for k in 0..40 {
                         prop_assert_eq!(txn.get(&r.t, &key(k)).unwrap(), own.get(&key(k)).cloned());
                     }

@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use terrane_base::{Error, ErrorKind, Result};
+use terrane_base::{Error, ErrorKind, Result, Seq};
 use terrane_format::Kind;
 
 use crate::compact::pick::Met;
@@ -149,6 +149,11 @@ impl Cursor {
             lead: Lead::new(),
             inside: false,
         }
+    }
+
+    /// The moment that it shows.
+    pub(crate) fn seq(&self) -> Seq {
+        self.snapshot.seq
     }
 
     /// Whether the cursor stands on a key.

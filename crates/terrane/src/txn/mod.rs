@@ -13,6 +13,7 @@
 //!
 //! # Rules
 //! * Locks are let go of after the commit is *published*, so whoever gets one next reads what was committed.
+//! * What is read for a later write ([`cursor::rows`], `get_for_update`) is locked, and the latest, at every level but the optimistic one.
 //! * A lock comes first, and then the look at what is there ([`crate::read::newer`]): between the two nobody changes it.
 //! * Writers that are no transactions (batches, single puts) lock what they write for as long as their commit takes, from the first
 //!   transaction on ([`plain`]).
@@ -29,6 +30,7 @@ pub(crate) mod cursor;
 pub(crate) mod options;
 pub(crate) mod plain;
 pub(crate) mod prepared;
+pub(crate) mod reads;
 pub(crate) mod refusal;
 pub(crate) mod shared;
 pub(crate) mod transaction;

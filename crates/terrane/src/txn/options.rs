@@ -69,7 +69,8 @@ impl TransactionOptions {
 
     /// Takes no locks and waits for nobody; at the commit it looks whether others have changed what it has written (under
     /// [`Isolation::Serializable`]: or read) since it began, and fails with [`crate::ErrorKind::WriteConflict`] if so. Cheaper
-    /// where conflicts are rare. All its reads see the moment at which it began, whatever the isolation. Default: no.
+    /// where conflicts are rare. All its reads see the moment at which it began, whatever the isolation. What it has read takes
+    /// bounded memory: of one that reads very much, changes close to what it has read may be conflicts too. Default: no.
     #[must_use]
     pub fn optimistic(mut self, yes: bool) -> Self {
         self.optimistic = yes;

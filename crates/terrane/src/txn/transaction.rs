@@ -14,9 +14,10 @@ use crate::db::table::Table;
 use crate::options::Durability;
 use crate::read::iter::ReadOptions;
 use crate::txn::cursor::TransactionCursor;
+use crate::txn::cursor::rows::RowLocks;
 use crate::txn::options::{Isolation, LockWait, TransactionOptions};
+use crate::txn::reads::ReadSet;
 use crate::txn::refusal::{conflict, refused};
-use crate::txn::validate::ReadSet;
 use crate::txn::writes::{Moment, OwnWrites};
 
 /// Reads and writes on any subtables of a database that take effect together or not at all, kept apart from what others do.
@@ -52,10 +53,10 @@ use crate::txn::writes::{Moment, OwnWrites};
 #[derive(Debug)]
 pub struct Transaction {
     pub(crate) engine: Arc<Engine>,
-    locks: Owner,
+    pub(crate) locks: Owner,
     isolation: Isolation,
     optimistic: bool,
-    patience: Patience,
+    pub(crate) patience: Patience,
     /// The moment at which it began, unless it reads the latest.
     snapshot: Option<SnapshotGuard>,
     pub(crate) writes: OwnWrites,
@@ -104,7 +105,7 @@ impl Transaction {
             patience: options.lock_wait.into(),
             snapshot,
             writes: OwnWrites::new(engine),
-            reads: ReadSet::default(),
+            reads: ReadSet::new(engine.options.transaction_bytes() / 2),
             savepoints: Vec::new(),
             next_savepoint: 0,
             engine: engine.clone(),
@@ -251,7 +252,59 @@ impl Transaction {
     /// As for [`Subtable::cursor`].
     pub fn cursor(&mut self, subtable: &Subtable, options: ReadOptions) -> Result<TransactionCursor<'_>> {
         let table = self.table(subtable)?.clone();
-        TransactionCursor::new(self, table, options)
+        TransactionCursor::new(self, table, options, None)
+    }
+
+    /// A cursor that locks each row before it shows it, and shows what is committed then: `SELECT ... FOR UPDATE` and its kin. What
+    /// `rows` says is how. Seek before use. The locks are kept as those of [`Transaction::get_for_update`] are, and what is
+    /// locked may be written without a conflict.
+    ///
+    /// * [`Isolation::ReadCommitted`], [`Isolation::Snapshot`]: it looks for rows among what is committed when it is positioned
+    ///   by a seek, locks one, and looks at it again: one that is gone meanwhile is let go of and passed over. Gaps are not locked.
+    /// * [`Isolation::Serializable`]: it locks all that it passes, the gaps included, stretch by stretch as [`Transaction::cursor`]
+    ///   does, in the mode asked for; with [`RowLocks::skip_locked`] the rows alone.
+    /// * An optimistic transaction locks nothing. It shows the moment at which it began, and at the commit sees whether any row that
+    ///   was shown has changed since.
+    ///
+    /// ```
+    /// use terrane::{Db, Durability, Options, ReadOptions, RowLocks, SubtableOptions, TransactionOptions};
+    ///
+    /// # fn main() -> terrane::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let db = Db::open(dir.path(), Options::new())?;
+    /// let queue = db.create_subtable("queue", SubtableOptions::new())?;
+    /// queue.put(b"1", b"first")?;
+    /// queue.put(b"2", b"second")?;
+    ///
+    /// // Two that take from a queue, at the same time: each gets a row of its own.
+    /// let rows = RowLocks::exclusive().skip_locked();
+    /// let mut took = Vec::new();
+    /// let mut takers = [db.begin(TransactionOptions::new())?, db.begin(TransactionOptions::new())?];
+    /// for taker in &mut takers {
+    ///     let mut c = taker.locking_cursor(&queue, ReadOptions::new(), rows)?;
+    ///     c.seek_to_first()?;
+    ///     let key = c.key().to_vec();
+    ///     c.transaction().delete(&queue, &key)?;
+    ///     took.push(key);
+    /// }
+    /// assert_eq!(took, [b"1", b"2"]);
+    /// for taker in takers {
+    ///     taker.commit(Durability::Buffered)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Subtable::cursor`]; [`crate::ErrorKind::InvalidArgument`] for a snapshot in `options`.
+    pub fn locking_cursor(
+        &mut self,
+        subtable: &Subtable,
+        options: ReadOptions,
+        rows: RowLocks,
+    ) -> Result<TransactionCursor<'_>> {
+        let table = self.table(subtable)?.clone();
+        TransactionCursor::new(self, table, options, Some(rows))
     }
 
     /// Remembers this moment, to go back to. Savepoints nest.
@@ -303,7 +356,7 @@ impl Transaction {
     /// As for [`crate::Db::write`]; of an optimistic transaction [`crate::ErrorKind::WriteConflict`], and for locks as
     /// for [`Transaction::get`]. It is rolled back then.
     pub fn commit(mut self, durability: Durability) -> Result<Seq> {
-        self.settle_reads()?;
+        self.settle()?;
         let committed = if self.writes.is_large() {
             self.engine.attach_runs(self.writes.into_runs()?)?
         } else {
@@ -323,7 +376,7 @@ impl Transaction {
     /// # Errors
     /// As for [`Transaction::commit`], as far as they are known at once.
     pub fn submit(mut self, durability: Durability) -> Result<PendingCommit> {
-        self.settle_reads()?;
+        self.settle()?;
         if self.writes.is_large() {
             let seq = self.engine.attach_runs(self.writes.into_runs()?)?;
             self.engine.transactions.committed.add(1);
@@ -340,10 +393,18 @@ impl Transaction {
     /// database was closed, or crashed. Nobody sees it until then. `xid` is the caller's name for it, 1 to 255 bytes, unique among
     /// the prepared ones. Blocks for a flush.
     ///
+    /// An optimistic transaction is validated here, and has locks from then on: on what it has written, and shared ones on what it
+    /// has read (under snapshot isolation: with locking reads), which the prepare records like any others. What it has read must hold until it ends: else somebody could change
+    /// that between prepare and commit, when nobody looks any more, and each of two could miss what the other one writes. So also
+    /// for one that wrote nothing here: that it is prepared says that it is part of something larger, which ends elsewhere, later.
+    ///
     /// # Errors
     /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then.
     pub fn prepare(mut self, xid: &[u8]) -> Result<()> {
-        self.settle_reads()?;
+        self.writes.check()?;
+        // Its locks stand in the prepare, which has a limit.
+        self.reads.shrink_to(self.engine.options.max_batch_bytes() as usize / 4);
+        self.validate()?;
         self.engine.prepare(xid, self.writes, self.locks)
     }
 
@@ -362,17 +423,18 @@ impl Transaction {
         self.writes.is_empty()
     }
 
-    /// An optimistic transaction's look at what others have done. One that wrote nothing has seen one moment, which is all that
-    /// there is to it.
-    fn settle_reads(&mut self) -> Result<()> {
+    /// Before a commit. An optimistic transaction that wrote nothing has seen one moment, which is all that there is to it.
+    fn settle(&mut self) -> Result<()> {
         self.writes.check()?;
-        if let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.optimistic && !self.writes.is_empty())
-        {
-            let checked =
-                self.engine.validate(&mut self.locks, self.patience, &self.writes, &self.reads, snapshot.seq);
-            checked.inspect_err(|_| self.engine.transactions.conflicts.add(1))?;
-        }
-        Ok(())
+        if self.writes.is_empty() { Ok(()) } else { self.validate() }
+    }
+
+    /// An optimistic transaction's look at what others have done. From here on it has locks.
+    fn validate(&mut self) -> Result<()> {
+        let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.optimistic) else { return Ok(()) };
+        let checked =
+            self.engine.validate(&mut self.locks, self.patience, &self.writes, &self.reads, snapshot.seq);
+        checked.inspect_err(|_| self.engine.transactions.conflicts.add(1))
     }
 
     fn table<'s>(&self, subtable: &'s Subtable) -> Result<&'s Arc<Table>> {
@@ -418,7 +480,7 @@ impl Transaction {
 
     /// Spills what takes more memory than a transaction may.
     fn keep_within_memory(&mut self) -> Result<()> {
-        if self.writes.memory() <= self.engine.options.transaction_bytes() {
+        if self.writes.memory() + self.reads.memory() <= self.engine.options.transaction_bytes() {
             return Ok(());
         }
         let mut moments: Vec<&mut Moment> = self.savepoints.iter_mut().map(|s| &mut s.moment).collect();
@@ -430,23 +492,32 @@ impl Transaction {
     }
 
     /// Locks what lies between two keys.
-    pub(crate) fn lock_range(
-        &mut self,
-        table: &Table,
-        start: &[u8],
-        end: Option<&[u8]>,
-        mode: Mode,
-    ) -> Result<()> {
+    fn lock_range(&mut self, table: &Table, start: &[u8], end: Option<&[u8]>, mode: Mode) -> Result<()> {
         self.locks.lock_range(table.id, start, end, mode, self.patience).map_err(|r| refused(r, table, start))
     }
 
     /// Makes sure that nobody changes what this transaction has read in a range, or that it hears of it.
-    pub(crate) fn cover(&mut self, table: &Arc<Table>, start: &[u8], end: Option<&[u8]>) -> Result<()> {
+    pub(crate) fn cover(
+        &mut self,
+        table: &Arc<Table>,
+        start: &[u8],
+        end: Option<&[u8]>,
+        mode: Mode,
+    ) -> Result<()> {
         if self.optimistic {
             self.reads.range(table, start, end);
             return Ok(());
         }
-        self.lock_range(table, start, end, Mode::Shared)
+        self.lock_range(table, start, end, mode)
+    }
+
+    /// An optimistic transaction has read a key that it would have locked.
+    pub(crate) fn note(&mut self, table: &Arc<Table>, key: &[u8]) {
+        self.reads.key(table, key);
+    }
+
+    pub(crate) fn is_optimistic(&self) -> bool {
+        self.optimistic
     }
 
     /// What its cursors read: a snapshot, or (none) the latest, and whether they have to cover what they pass.

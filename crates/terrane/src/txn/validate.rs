@@ -1,4 +1,4 @@
-//! What an optimistic transaction has read, and the look at it when it commits.
+//! The look at what an optimistic transaction has read and written, when it commits or is prepared.
 //!
 //! At the commit all that was written, and all that was read if the transaction is to be serializable, is locked, in the order of
 //! the keys so that transactions that commit do not wait for each other in a circle, and then compared with the snapshot.
@@ -11,55 +11,9 @@ use terrane_locks::{Mode, Owner, Patience};
 
 use crate::db::engine::Engine;
 use crate::db::table::Table;
+use crate::txn::reads::ReadSet;
 use crate::txn::refusal::{conflict, refused};
 use crate::txn::writes::OwnWrites;
-
-/// Keys and ranges that were read.
-#[derive(Debug, Default)]
-pub(crate) struct ReadSet {
-    spans: Vec<Read>,
-}
-
-#[derive(Clone, Debug)]
-struct Read {
-    table: Arc<Table>,
-    start: Vec<u8>,
-    /// First key behind it; of a single key the one right behind it.
-    end: Option<Vec<u8>>,
-    is_key: bool,
-}
-
-impl ReadSet {
-    pub(crate) fn key(&mut self, table: &Arc<Table>, key: &[u8]) {
-        let is_last = |r: &Read| r.is_key && Arc::ptr_eq(&r.table, table) && r.start == key;
-        if !self.spans.last().is_some_and(is_last) {
-            self.spans.push(Read {
-                table: table.clone(),
-                start: key.to_vec(),
-                end: Some([key, &[0]].concat()),
-                is_key: true,
-            });
-        }
-    }
-
-    pub(crate) fn range(&mut self, table: &Arc<Table>, start: &[u8], end: Option<&[u8]>) {
-        // A scan goes on where it stood.
-        if let Some(last) = self.spans.last_mut()
-            && !last.is_key
-            && Arc::ptr_eq(&last.table, table)
-            && last.end.as_deref() == Some(start)
-        {
-            last.end = end.map(<[u8]>::to_vec);
-            return;
-        }
-        self.spans.push(Read {
-            table: table.clone(),
-            start: start.to_vec(),
-            end: end.map(<[u8]>::to_vec),
-            is_key: false,
-        });
-    }
-}
 
 /// Something to lock and to look at.
 struct Claim<'a> {
@@ -98,12 +52,7 @@ impl Engine {
             }
         }
         let mode = Mode::Shared;
-        claims.extend(reads.spans.iter().map(|r| Claim {
-            table: &r.table,
-            start: &r.start,
-            range: (!r.is_key).then_some(r.end.as_deref()),
-            mode,
-        }));
+        claims.extend(reads.iter().map(|(table, start, range)| Claim { table, start, range, mode }));
         // Of what is both written and read the stronger lock comes first.
         claims.sort_by(|a, b| {
             let order = |c: &Claim<'_>| (c.table.id, c.mode == Mode::Shared);

@@ -110,12 +110,12 @@ pub(crate) enum Own<'a> {
 /// A moment in the course of the writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    /// Operations until then.
-    ops: u64,
     mark: Mark,
     undo: usize,
     /// Layers of this sequence and those above came later.
     layer: Seq,
+    /// Operations so far.
+    count: u64,
 }
 
 impl OwnWrites {
@@ -341,7 +341,7 @@ impl OwnWrites {
     /// The present moment, to come back to.
     pub(crate) fn moment(&mut self) -> Moment {
         self.keeps_undo = true;
-        Moment { ops: self.len(), mark: self.batch.mark(), undo: self.undo.len(), layer: self.next_layer }
+        Moment { mark: self.batch.mark(), undo: self.undo.len(), layer: self.next_layer, count: self.len() }
     }
 
     /// Nobody will come back any more.
@@ -356,7 +356,7 @@ impl OwnWrites {
         if moment.layer < self.next_layer {
             // All that is in memory came later.
             self.clear();
-            self.spilled = moment.ops;
+            self.spilled = moment.count;
             self.tables.iter_mut().for_each(|w| w.layers.truncate(moment.layer));
             return Ok(());
         }

@@ -9,8 +9,8 @@ use terrane::media::Media;
 use terrane::media::real::RealOptions;
 use terrane::media::sim::SimMedia;
 use terrane::{
-    Db, Durability, Isolation, LockWait, Locked, ReadOptions, Result, Savepoint, Subtable, Transaction,
-    TransactionOptions, WriteBatch,
+    Db, Durability, Isolation, LockWait, Locked, ReadOptions, Result, RowLocks, Savepoint, Subtable,
+    Transaction, TransactionOptions, WriteBatch,
 };
 
 use crate::history::{Key, Level, Op, Outcome, Record, Txn, Value};
@@ -211,7 +211,10 @@ impl Actor<'_> {
             self.pause();
             match self.rng.below(if reads_only { 55 } else { 100 }) {
                 0..=29 => self.read(&mut txn, locks, &mut known)?,
-                30..=54 => self.scan(&mut txn, &mut known)?,
+                30..=54 => {
+                    let rows = if locks { self.row_locks() } else { None };
+                    self.scan(&mut txn, level, rows, &mut known)?;
+                }
                 55..=79 => {
                     let key = self.key();
                     if self.rng.below(2) == 0 && !known.contains_key(&key) {
@@ -310,11 +313,32 @@ impl Actor<'_> {
         Ok(())
     }
 
+    /// How a scan locks its rows, if it does, and whether it passes over some.
+    fn row_locks(&mut self) -> Option<(RowLocks, bool)> {
+        let rows = if self.rng.below(2) == 0 { RowLocks::exclusive() } else { RowLocks::shared() };
+        match self.rng.below(6) {
+            0 | 1 => Some((rows, false)),
+            2 => Some((rows.no_wait(), false)),
+            3 => Some((rows.skip_locked(), true)),
+            _ => None,
+        }
+    }
+
     /// Forwards or backwards, sometimes not to the end.
-    fn scan(&mut self, txn: &mut Transaction, known: &mut BTreeMap<Key, Option<Value>>) -> Result<()> {
+    fn scan(
+        &mut self,
+        txn: &mut Transaction,
+        level: Level,
+        rows: Option<(RowLocks, bool)>,
+        known: &mut BTreeMap<Key, Option<Value>>,
+    ) -> Result<()> {
         let (mut from, mut to) = self.range();
         let (back, most) = (self.rng.below(3) == 0, 1 + self.rng.below(self.plan.keys.into()) as usize);
-        let mut c = txn.cursor(self.t, ReadOptions::new().lower(name(from)).upper(name(to)))?;
+        let options = ReadOptions::new().lower(name(from)).upper(name(to));
+        let mut c = match rows {
+            Some((rows, _)) => txn.locking_cursor(self.t, options, rows)?,
+            None => txn.cursor(self.t, options)?,
+        };
         if back {
             c.seek_to_last()?
         } else {
@@ -323,6 +347,9 @@ impl Actor<'_> {
         let mut seen: Vec<(Key, Record)> = Vec::new();
         while c.valid() && seen.len() < most {
             seen.push((c.key()[1], decoded(&c.value()?)));
+            if rows.is_some() && self.rng.below(3) == 0 {
+                std::thread::yield_now();
+            }
             if seen.len() < most {
                 if back { c.prev()? } else { c.next()? }
             }
@@ -337,7 +364,20 @@ impl Actor<'_> {
             seen.reverse();
         }
         known.extend(seen.iter().map(|(k, r)| (*k, Some(r.value))));
-        self.ops.push(Op::Scan { from, to, seen });
+        let gaps = match rows {
+            None => true,
+            Some((_, skips)) => match level {
+                Level::Serializable => !skips,
+                _ => level == Level::OptimisticSerializable,
+            },
+        };
+        if gaps {
+            self.ops.push(Op::Scan { from, to, seen });
+        } else {
+            // What lies between the rows has not been looked at.
+            let reads = seen.into_iter().map(|(key, r)| Op::Read { key, seen: Some(r), locked: true });
+            self.ops.extend(reads);
+        }
         Ok(())
     }
 }
