@@ -62,7 +62,7 @@ fn course(seed: u64) -> Course {
         ops: 5 + rng.below(longest),
         keys: [30, 120, 400][rng.below(3) as usize],
         synced: [0, 1, 1, 4, 8][rng.below(5) as usize],
-        points: 3,
+        points: 6,
         options: options(&mut rng),
     }
 }
@@ -155,6 +155,7 @@ fn no_crash_of_a_random_history_loses_or_tears_a_commit() {
     for what in [
         "batches",
         "transactions",
+        "transactions, overtaken",
         "ingests",
         "prepared",
         "prepared, committed",

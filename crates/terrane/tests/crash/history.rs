@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrane::media::Media;
 use terrane::media::sim::{Image, OpInfo, SimMedia};
-use terrane::{Durability, Options};
+use terrane::{Durability, Isolation, Options};
 
 use crate::sample::Sample;
 use crate::support::*;
@@ -82,9 +82,10 @@ pub struct History {
 }
 
 /// What a step that changes something does.
-#[derive(Debug)]
 enum Step<'a> {
     Write(&'a Op),
+    /// Commits what was written some steps before.
+    Finish(Written, &'a [Change], Durability),
     Prepare(&'a [u8], &'a [Change]),
     /// Ends what was prepared.
     Commit(&'a [u8], Durability),
@@ -131,6 +132,7 @@ impl Step<'_> {
             Step::Write(Op::Write { by: By::Ingest, .. }) => "ingests",
             Step::Write(Op::Write { by: By::Batch, .. }) => "batches",
             Step::Write(_) => "transactions",
+            Step::Finish(..) => "transactions, overtaken",
             Step::Prepare(..) => "prepared",
             Step::Commit(..) => "prepared, committed",
             Step::Rollback(_) => "prepared, rolled back",
@@ -190,6 +192,27 @@ fn next(rng: &mut Rng, course: &Course) -> Op {
     next
 }
 
+fn durability(rng: &mut Rng) -> (Durability, bool) {
+    match rng.below(2) {
+        0 => (Durability::Buffered, false),
+        _ => (Durability::Sync, true),
+    }
+}
+
+/// What nobody else writes, so that it may take its time.
+fn overtaken(rng: &mut Rng) -> Vec<Change> {
+    let n = 1 + rng.below(12);
+    let mut change = |_| {
+        let table = rng.below(TABLES as u64) as usize;
+        let key = format!("q{}", rng.below(20)).into_bytes();
+        match rng.below(5) {
+            0 => Change::Delete { table, key },
+            _ => Change::Put { table, key, value: vec![rng.next() as u8; rng.below(600) as usize] },
+        }
+    };
+    (0..n).map(&mut change).collect()
+}
+
 impl History {
     /// Runs a random history from the very first call that creates the database to the last of its closing.
     pub fn record(course: &Course) -> Result<History, String> {
@@ -220,6 +243,7 @@ impl History {
             }
             match step {
                 Step::Write(op) => run(&db, &media, op)?,
+                Step::Finish(written, _, durability) => drop(written.commit(&db, durability)?),
                 Step::Prepare(xid, changes) => prepare(&db, xid, changes)?,
                 Step::Commit(xid, durability) => db.commit_prepared(xid, durability).map(drop)?,
                 Step::Rollback(xid) => db.rollback_prepared(xid)?,
@@ -237,7 +261,22 @@ impl History {
         for t in 0..TABLES {
             at(Step::Create(t), true, &mut history).map_err(err)?;
         }
+        let mut held: Option<(Written, Vec<Change>)> = None;
         for _ in 0..ops {
+            // A transaction that others overtake. What it has spilled is nobody's meanwhile.
+            held = match held {
+                None if rng.below(12) == 0 => {
+                    let changes = overtaken(&mut rng);
+                    let written = write(&db, &changes, By::Transaction(Isolation::Snapshot)).map_err(err)?;
+                    Some((written, changes))
+                }
+                Some((written, changes)) if rng.below(6) == 0 => {
+                    let (durability, sync) = durability(&mut rng);
+                    at(Step::Finish(written, &changes, durability), sync, &mut history).map_err(err)?;
+                    None
+                }
+                other => other,
+            };
             // A life between the two phases, and ends in any order.
             if rng.below(12) == 0 {
                 let (xid, changes) = prepared(&mut rng);
@@ -248,8 +287,7 @@ impl History {
             let open: Vec<Vec<u8>> = history.states[history.states.len() - 1].doubt.keys().cloned().collect();
             if !open.is_empty() && rng.below(16) == 0 {
                 let xid = &open[rng.below(open.len() as u64) as usize];
-                let (durability, sync) =
-                    [(Durability::Buffered, false), (Durability::Sync, true)][rng.below(2) as usize];
+                let (durability, sync) = durability(&mut rng);
                 match rng.below(3) {
                     0 => at(Step::Rollback(xid), true, &mut history).map_err(err)?,
                     _ => at(Step::Commit(xid, durability), sync, &mut history).map_err(err)?,
@@ -263,6 +301,8 @@ impl History {
             match step {
                 ref w @ Op::Write { sync, .. } => at(Step::Write(w), sync, &mut history).map_err(err)?,
                 Op::Recreate(t) => {
+                    // It could not be committed.
+                    held = held.filter(|(_, changes)| changes.iter().all(|c| c.table() != t));
                     at(Step::Drop(t), true, &mut history).map_err(err)?;
                     // Life goes on without it for a while.
                     for _ in 0..rng.below(3) {
@@ -284,6 +324,7 @@ impl History {
                 other => run(&db, &media, &other).map_err(err)?,
             }
         }
+        drop(held);
         let stats = db.stats();
         history.counts.extend([("runs attached", stats.attached), ("flushes", stats.flushes)]);
         history.counts.insert("compactions", stats.compactions);
@@ -304,6 +345,7 @@ impl History {
                 state.tables[*t] = Some(Held { hash: hash(&rows), rows, born: self.states.len() });
             }
             Step::Write(Op::Write { changes, .. }) => state.change(changes),
+            Step::Finish(_, changes, _) => state.change(changes),
             Step::Write(_) => {}
             Step::Prepare(xid, changes) => {
                 let born = |c: &Change| state.tables[c.table()].as_ref().map(|held| held.born);
