@@ -26,7 +26,7 @@ pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
             json!({
                 "clean": report.is_clean(), "subtables": report.subtables, "extents": report.extents,
                 "blocks": report.blocks, "records": report.records, "large_values": report.large_values,
-                "bytes": report.bytes, "damage": damage, "stopped": report.stopped,
+                "staged": report.staged, "bytes": report.bytes, "damage": damage, "stopped": report.stopped,
             })
         );
     } else {

@@ -87,6 +87,11 @@ impl<T> Pins<T> {
         self.lock().in_doubt.keys().cloned().collect()
     }
 
+    /// All that have not ended, in the order of their xids.
+    pub fn all(&self) -> Vec<(Vec<u8>, Arc<T>)> {
+        self.lock().in_doubt.iter().map(|(xid, pin)| (xid.clone(), pin.what.clone())).collect()
+    }
+
     /// How many have not ended.
     pub fn len(&self) -> usize {
         self.lock().in_doubt.len()

@@ -15,6 +15,8 @@
 
 #[path = "crash/history.rs"]
 mod history;
+#[path = "crash/sample.rs"]
+mod sample;
 mod support;
 #[path = "crash/survivor.rs"]
 mod survivor;
@@ -22,7 +24,7 @@ mod survivor;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use history::{History, Point};
+use history::{Course, History, Point};
 use support::{Rng, fresh, open, tiny, tiny_table};
 use survivor::Survivor;
 use terrane::media::sim::CrashKind;
@@ -59,7 +61,7 @@ fn crash_at(history: &History, point: &Point, plan: Plan, tally: &Tally) -> Resu
         }
         for round in 0..plan.rounds {
             let seed = Rng(history.seed ^ point.index << 20 ^ round << 50).next();
-            let survivor = Survivor { history, point, kind, seed };
+            let survivor = Survivor { history, point, kind, seed, options: |_| tiny() };
             let told = |e| {
                 format!(
                     "seed {}, call {} ({}), {kind:?}, crash seed {seed} (round {round}): {e}",
@@ -78,7 +80,8 @@ fn crash_at(history: &History, point: &Point, plan: Plan, tally: &Tally) -> Resu
 
 /// Crashes at all points of a history, on all processors.
 fn crash_everywhere(seed: u64, plan: Plan, tally: &Tally) -> Result<(), String> {
-    let history = History::record(seed, plan.ops, 120, &tiny())?;
+    let (ops, options) = (plan.ops, tiny());
+    let history = History::record(&Course { seed, ops, keys: 120, options, synced: 1, points: usize::MAX })?;
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(point) = history.points.get(next.fetch_add(1, Ordering::Relaxed)) {

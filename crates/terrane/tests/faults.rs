@@ -1,5 +1,6 @@
 //! An error at every I/O call of a history: each operation succeeds or says what went wrong, nothing acknowledged is
-//! lost, nothing wrong is read, and what failed half way has happened whole or not at all.
+//! lost, nothing wrong is read, and what failed half way has happened whole or not at all. What is prepared is so until an end of
+//! it is acknowledged: it is listed, holds its locks, and can be ended after each reopening.
 //!
 //! `TERRANE_STRIDE` = 1 makes every call fail in turn (default: every 29th, from an offset that follows from the kind of
 //! fault), `TERRANE_SEEDS` sets how many histories, `TERRANE_SEED` runs one.
@@ -16,7 +17,7 @@ use support::*;
 use terrane::media::Media;
 use terrane::media::real::RealOptions;
 use terrane::media::sim::{CrashKind, Fault, FaultPlan, OpKind, SimMedia};
-use terrane::{Db, Error, ErrorKind, Options, Tuning};
+use terrane::{Db, Durability, Error, ErrorKind, Isolation, LockWait, Options, TransactionOptions, Tuning};
 
 fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
@@ -34,13 +35,26 @@ enum Step {
     Op(Op),
     Create(usize),
     Drop(usize),
+    Prepare(Vec<u8>, Vec<Change>),
+    /// Commits what is prepared, synced or not.
+    Commit(Vec<u8>, bool),
+    Rollback(Vec<u8>),
     Reopen,
+}
+
+/// What a database should show.
+#[derive(Clone, Debug)]
+struct State {
+    rows: Model,
+    /// Prepared transactions by xid.
+    prepared: BTreeMap<Vec<u8>, Vec<Change>>,
 }
 
 /// A history with something of everything.
 fn history(seed: u64, len: usize) -> Vec<Step> {
     let mut rng = Rng(seed);
     let mut steps = vec![Step::Reopen];
+    let mut in_doubt: Vec<Vec<u8>> = Vec::new();
     steps.extend((0..TABLES).map(Step::Create));
     while steps.len() < len {
         let t = rng.below(TABLES as u64) as usize;
@@ -54,6 +68,22 @@ fn history(seed: u64, len: usize) -> Vec<Step> {
             }
             5 => Step::Reopen,
             6..=8 => Step::Op(Op::Background),
+            9..=12 => {
+                let (xid, changes) = prepared(&mut rng);
+                if in_doubt.contains(&xid) {
+                    continue;
+                }
+                in_doubt.push(xid.clone());
+                Step::Prepare(xid, changes)
+            }
+            13..=16 if !in_doubt.is_empty() => {
+                let xid = in_doubt.swap_remove(rng.below(in_doubt.len() as u64) as usize);
+                match rng.below(3) {
+                    0 => Step::Rollback(xid),
+                    n => Step::Commit(xid, n == 1),
+                }
+            }
+            17 => Step::Op(ingest(&mut rng, 60)),
             _ => match op(&mut rng, 60) {
                 Op::Recreate(_) => Step::Op(Op::Background),
                 other => Step::Op(other),
@@ -65,15 +95,49 @@ fn history(seed: u64, len: usize) -> Vec<Step> {
     steps
 }
 
-fn take(model: &Model, step: &Step) -> Model {
-    let mut next = model.clone();
-    match step {
-        Step::Op(op) => apply(&mut next, op),
-        Step::Create(t) => next[*t] = Some(BTreeMap::new()),
-        Step::Drop(t) => next[*t] = None,
-        Step::Reopen => {}
+impl State {
+    fn empty() -> State {
+        State { rows: vec![None; TABLES], prepared: BTreeMap::new() }
     }
-    next
+
+    fn after(&self, step: &Step) -> State {
+        let mut next = self.clone();
+        match step {
+            Step::Op(op) => apply(&mut next.rows, op),
+            Step::Create(t) => next.rows[*t] = Some(BTreeMap::new()),
+            Step::Drop(t) => {
+                next.rows[*t] = None;
+                // What was prepared for it is left out.
+                next.prepared.values_mut().for_each(|changes| changes.retain(|c| c.table() != *t));
+            }
+            Step::Prepare(xid, changes) => drop(next.prepared.insert(xid.clone(), changes.clone())),
+            Step::Commit(xid, sync) => {
+                let changes = next.prepared.remove(xid).unwrap_or_default();
+                apply(&mut next.rows, &Op::Write { changes, sync: *sync, by: By::Batch });
+            }
+            Step::Rollback(xid) => drop(next.prepared.remove(xid)),
+            Step::Reopen => {}
+        }
+        next
+    }
+
+    fn of(db: &Db) -> terrane::Result<Seen> {
+        Ok(Seen { rows: contents(db)?, xids: db.prepared() })
+    }
+
+    /// How what a database shows differs from it.
+    fn differs(&self, seen: &Seen) -> Option<String> {
+        let listed = seen.xids.iter().eq(self.prepared.keys());
+        let wanted = self.prepared.keys().collect::<Vec<_>>();
+        let prepared = (!listed).then(|| format!("prepared are {:?}, wanted {wanted:?}", seen.xids));
+        difference(&seen.rows, &self.rows).or(prepared)
+    }
+}
+
+/// What a database shows.
+struct Seen {
+    rows: Model,
+    xids: Vec<Vec<u8>>,
 }
 
 /// What a run came to.
@@ -83,6 +147,7 @@ struct Tally {
     errors: BTreeMap<&'static str, u64>,
     /// Runs that ended because stored bytes were damaged, and were found out.
     found_out: u64,
+    steps: BTreeMap<&'static str, u64>,
     failures: Vec<String>,
 }
 
@@ -92,13 +157,15 @@ struct Run {
     fault: Fault,
     db: Option<Db>,
     /// What was acknowledged.
-    model: Model,
+    model: State,
     /// The one operation that failed: it may turn out to have happened once reopened.
     doubt: Option<Step>,
     /// What is safe from a power failure, and what came since.
-    synced: Model,
+    synced: State,
     since: Vec<Step>,
     errors: BTreeMap<&'static str, u64>,
+    /// What came of the steps.
+    steps: BTreeMap<&'static str, u64>,
     /// A call failed.
     hit: bool,
 }
@@ -119,7 +186,7 @@ impl Run {
     fn new(seed: u64, plan: FaultPlan, fault: Fault) -> Run {
         let media = SimMedia::new(seed);
         media.set_fault(Some(plan));
-        let model: Model = vec![None; TABLES];
+        let model = State::empty();
         Run {
             media,
             fault,
@@ -129,6 +196,7 @@ impl Run {
             since: Vec::new(),
             model,
             errors: BTreeMap::new(),
+            steps: BTreeMap::new(),
             hit: false,
         }
     }
@@ -144,16 +212,16 @@ impl Run {
     }
 
     /// What the open database shows. A read may fail once; then it must go on.
-    fn shown(&mut self) -> Outcome<Model> {
+    fn shown(&mut self) -> Outcome<Seen> {
         let Some(db) = &self.db else { return wrong("not open") };
-        let e = match contents(db) {
-            Ok(m) => return Ok(m),
+        let e = match State::of(db) {
+            Ok(seen) => return Ok(seen),
             Err(e) => e,
         };
-        let again = contents(db);
+        let again = State::of(db);
         self.typed(&e, "reading")?;
         match again {
-            Ok(m) => Ok(m),
+            Ok(seen) => Ok(seen),
             Err(e) if self.fault == Fault::BitFlip => {
                 self.typed(&e, "reading again")?;
                 Err(Stop::FoundOut)
@@ -179,20 +247,46 @@ impl Run {
         };
         self.db = Some(db);
         let got = self.shown()?;
-        if let Some(d) = difference(&got, &self.model) {
-            match self.doubt.take().map(|step| take(&self.model, &step)) {
-                Some(doubt) if difference(&got, &doubt).is_none() => self.model = doubt,
+        if let Some(d) = self.model.differs(&got) {
+            match self.doubt.take().map(|step| self.model.after(&step)) {
+                Some(doubt) if doubt.differs(&got).is_none() => self.model = doubt,
                 Some(doubt) => {
-                    let e = difference(&got, &doubt);
+                    let e = doubt.differs(&got);
                     return wrong(format!("after opening: {d}; with the failed operation: {e:?}"));
                 }
                 None => return wrong(format!("after opening: {d}")),
             }
         }
         self.doubt = None;
+        self.count("found in doubt when opened", self.model.prepared.len() as u64);
+        self.check_locks()?;
         // Recovery makes durable what it found.
         self.synced = self.model.clone();
         self.since.clear();
+        Ok(())
+    }
+
+    fn count(&mut self, what: &'static str, n: u64) {
+        *self.steps.entry(what).or_default() += n;
+    }
+
+    /// Nobody else writes what a prepared transaction has written.
+    fn check_locks(&mut self) -> Outcome<()> {
+        let Some(db) = &self.db else { return wrong("not open") };
+        for (xid, changes) in &self.model.prepared {
+            for c in changes {
+                let (Change::Put { key, .. }
+                | Change::Delete { key, .. }
+                | Change::DeleteRange { start: key, .. }) = c;
+                let options =
+                    TransactionOptions::new().isolation(Isolation::ReadCommitted).lock_wait(LockWait::No);
+                let written =
+                    db.subtable(&name(c.table())).and_then(|t| db.begin(options)?.put(&t, key, b""));
+                if !matches!(&written, Err(e) if e.kind() == ErrorKind::LockBusy) {
+                    return wrong(format!("{} holds no lock of {c:?}: {written:?}", xid.escape_ascii()));
+                }
+            }
+        }
         Ok(())
     }
 
@@ -211,7 +305,7 @@ impl Run {
     }
 
     fn acknowledged(&mut self, step: &Step, sync: bool) {
-        self.model = take(&self.model, step);
+        self.model = self.model.after(step);
         // Had the one before failed for good it would be refused now: so it has not happened.
         self.doubt = None;
         if sync {
@@ -223,7 +317,8 @@ impl Run {
     }
 
     fn step(&mut self, step: &Step) -> Outcome<()> {
-        let exists = |t: &usize| self.model[*t].is_some();
+        let exists = |t: &usize| self.model.rows[*t].is_some();
+        let alive = |c: &Change| exists(&c.table());
         let step = match step {
             Step::Reopen => {
                 self.close()?;
@@ -234,12 +329,20 @@ impl Run {
             Step::Op(Op::Flush(t) | Op::Compact(t)) if !exists(t) => return Ok(()),
             Step::Op(Op::Write { changes, sync, by }) => {
                 let mut changes = changes.clone();
-                changes.retain(|c| match c {
-                    Change::Put { table, .. }
-                    | Change::Delete { table, .. }
-                    | Change::DeleteRange { table, .. } => exists(table),
-                });
+                changes.retain(alive);
+                if changes.is_empty() && *by == By::Ingest {
+                    return Ok(());
+                }
                 &Step::Op(Op::Write { changes, sync: *sync, by: *by })
+            }
+            // The end of the one before failed.
+            Step::Prepare(xid, _) if self.model.prepared.contains_key(xid) => return Ok(()),
+            Step::Prepare(xid, changes) => {
+                &Step::Prepare(xid.clone(), changes.iter().filter(|c| alive(c)).cloned().collect())
+            }
+            // It was not prepared, for an error.
+            Step::Commit(xid, _) | Step::Rollback(xid) if !self.model.prepared.contains_key(xid) => {
+                return Ok(());
             }
             other => other,
         };
@@ -248,12 +351,33 @@ impl Run {
             Step::Op(op) => run(db, &self.media, op),
             Step::Create(t) => db.create_subtable(&name(*t), tiny_table()).map(|_| ()),
             Step::Drop(t) => db.drop_subtable(&name(*t)),
+            Step::Prepare(xid, changes) => prepare(db, xid, changes),
+            Step::Commit(xid, sync) => {
+                let durability = if *sync { Durability::Sync } else { Durability::Buffered };
+                db.commit_prepared(xid, durability).map(drop)
+            }
+            Step::Rollback(xid) => db.rollback_prepared(xid),
             Step::Reopen => Ok(()),
         };
+        let [did, failed] = match step {
+            Step::Prepare(..) => ["prepared", "prepares failed"],
+            Step::Commit(..) => ["committed", "commits failed"],
+            Step::Rollback(_) => ["rolled back", "rollbacks failed"],
+            Step::Op(Op::Write { by: By::Ingest, .. }) => ["ingested", "ingests failed"],
+            _ => ["others", "others failed"],
+        };
+        self.count(if done.is_ok() { did } else { failed }, 1);
         let changes = !matches!(step, Step::Op(Op::Flush(_) | Op::Compact(_) | Op::Sync | Op::Background));
         match done {
             Ok(()) if changes => {
-                let sync = matches!(step, Step::Op(Op::Write { sync: true, .. }));
+                // A prepare and a rollback are durable, and so is what came before.
+                let sync = matches!(
+                    step,
+                    Step::Op(Op::Write { sync: true, .. })
+                        | Step::Prepare(..)
+                        | Step::Commit(_, true)
+                        | Step::Rollback(_)
+                );
                 self.acknowledged(step, sync);
             }
             Ok(()) if matches!(step, Step::Op(Op::Sync)) => {
@@ -274,9 +398,31 @@ impl Run {
 
     fn check_shown(&mut self, when: &str) -> Outcome<()> {
         let got = self.shown()?;
-        match difference(&got, &self.model) {
+        match self.model.differs(&got) {
             None => Ok(()),
             Some(d) => wrong(format!("{when}: {d}")),
+        }
+    }
+
+    /// Ends what is prepared, one way or the other, in a database that nothing fails any more.
+    fn end_all(db: &Db, mut model: State, when: &str) -> Outcome<State> {
+        let xids: Vec<_> = model.prepared.keys().cloned().collect();
+        for (n, xid) in xids.into_iter().enumerate() {
+            let (step, ended) = match n % 3 {
+                2 => (Step::Rollback(xid.clone()), db.rollback_prepared(&xid)),
+                _ => {
+                    let ended = db.commit_prepared(&xid, Durability::Buffered).map(drop);
+                    (Step::Commit(xid.clone(), false), ended)
+                }
+            };
+            if let Err(e) = ended {
+                return wrong(format!("{when}: ending {}: {e}", xid.escape_ascii()));
+            }
+            model = model.after(&step);
+        }
+        match State::of(db).map(|got| model.differs(&got)) {
+            Ok(None) => Ok(model),
+            other => wrong(format!("{when}: with what was prepared ended: {other:?}")),
         }
     }
 
@@ -287,24 +433,25 @@ impl Run {
             return Ok(());
         }
         let media = self.media.image().crash(CrashKind::PowerLost, 5);
-        let got = match open(&media, &tiny()).and_then(|db| contents(&db)) {
-            Ok(got) => got,
+        let seen = open(&media, &tiny()).and_then(|db| State::of(&db).map(|seen| (db, seen)));
+        let (db, got) = match seen {
+            Ok(seen) => seen,
             Err(e) => return wrong(format!("{when}: {e}")),
         };
         for k in (0..=self.since.len()).rev() {
             let mut model = self.synced.clone();
             for (i, s) in self.since.iter().enumerate() {
                 // What creates and drops subtables is durable by itself.
-                if i < k || !matches!(s, Step::Op(_)) {
-                    model = take(&model, s);
+                if i < k || matches!(s, Step::Create(_) | Step::Drop(_)) {
+                    model = model.after(s);
                 }
             }
-            let doubt = self.doubt.iter().map(|step| take(&model, step));
-            if doubt.chain([model.clone()]).any(|m| difference(&got, &m).is_none()) {
-                return Ok(());
+            let doubt = self.doubt.iter().map(|step| model.after(step));
+            if let Some(model) = doubt.chain([model.clone()]).find(|m| m.differs(&got).is_none()) {
+                return Run::end_all(&db, model, when).map(drop);
             }
         }
-        wrong(format!("{when}: {:?}", difference(&got, &self.model)))
+        wrong(format!("{when}: {:?}", self.model.differs(&got)))
     }
 
     fn go(&mut self, steps: &[Step]) -> Outcome<()> {
@@ -336,6 +483,11 @@ impl Run {
             Ok(_) if self.fault == Fault::BitFlip => return Err(Stop::FoundOut),
             other => return wrong(format!("check: {other:?}")),
         }
+        self.model = Run::end_all(db, self.model.clone(), "at the end")?;
+        if let Err(e) = db.sync() {
+            return wrong(format!("what was prepared is ended, and then: {e}"));
+        }
+        self.synced = self.model.clone();
         // This device loses what it failed to flush although it still reads back: recovery writes anew what was not proved.
         self.check_power_failure("a power failure after reopening")
     }
@@ -353,6 +505,9 @@ fn under(seed: u64, steps: &[Step], plan: FaultPlan, fault: Fault, tally: &mut T
     tally.runs += 1;
     for (kind, n) in std::mem::take(&mut run.errors) {
         *tally.errors.entry(kind).or_default() += n;
+    }
+    for (what, n) in std::mem::take(&mut run.steps) {
+        *tally.steps.entry(what).or_default() += n;
     }
     match outcome {
         Ok(Ok(())) => {}
@@ -383,10 +538,11 @@ fn each_call(fault: Fault, offset: u64, plan: impl Fn(FaultPlan) -> FaultPlan) {
         calls += n;
     }
     eprintln!(
-        "{fault:?}: {} runs over {calls} calls, {} found out, errors {:?}, {} failures",
+        "{fault:?}: {} runs over {calls} calls, {} found out, errors {:?}, steps {:?}, {} failures",
         tally.runs,
         tally.found_out,
         tally.errors,
+        tally.steps,
         tally.failures.len()
     );
     let some = &tally.failures[..tally.failures.len().min(12)];

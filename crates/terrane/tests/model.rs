@@ -108,7 +108,10 @@ fn check_snapshot(
 
 /// Turns many changes of a step into range deletions that nest, slide and overlap.
 fn delete_ranges(step: &mut Op, rng: &mut Rng) {
-    let Op::Write { changes, .. } = step else { return };
+    let Op::Write { changes, by, .. } = step else { return };
+    if *by == By::Ingest {
+        return;
+    }
     for c in changes {
         let (Change::Put { table, .. } | Change::Delete { table, .. }) = *c else { continue };
         if rng.below(3) == 0 {

@@ -5,8 +5,8 @@ mod support;
 use std::sync::Arc;
 
 use support::*;
-use terrane::media::Media;
 use terrane::media::sim::{CrashKind, SimMedia};
+use terrane::media::{Media, OpenMode};
 use terrane::{Db, Durability, ErrorKind, Isolation, LockWait, Subtable, Transaction, TransactionOptions};
 
 fn begin(db: &Db) -> Transaction {
@@ -248,4 +248,52 @@ fn an_optimistic_transaction_is_validated_before_it_is_prepared() {
     assert_eq!(kind(begin(&db).put(&t, b"b", b"2")), ErrorKind::LockBusy);
     db.commit_prepared(b"x", Durability::Buffered).unwrap();
     assert_eq!(t.get(b"b").unwrap().unwrap(), b"1");
+}
+
+/// What a prepared transaction has written is checked although nobody sees it; the damage names who it belongs to.
+#[test]
+fn damage_in_what_a_prepared_transaction_has_written_is_found() {
+    for (rows, value, staged) in [(400usize, 60usize, 1u64), (6, 9000, 1), (1, 9000, 0)] {
+        // A large value alone stays in the log; it is the room for own writes that decides otherwise.
+        let tuning = terrane::Tuning { transaction_bytes: 10_000, ..TUNING };
+        let (media, db) = fresh(1, &tiny().tuning(tuning)).unwrap();
+        let t = db.subtable("t0").unwrap();
+        let mut txn = begin(&db);
+        for i in 0..rows {
+            // Bytes that stand nowhere else.
+            let value: Vec<u8> = (0..value).map(|at| (at * 7 + i) as u8 | 1).collect();
+            txn.put(&t, format!("k{i:04}").as_bytes(), &value).unwrap();
+        }
+        txn.prepare(b"x\n").unwrap();
+        let clean = db.check(|_| true).unwrap();
+        assert!(clean.is_clean() && clean.staged == staged, "{clean:?}");
+        assert!(clean.records as usize + clean.large_values as usize >= rows, "{clean:?}");
+        let files = media.list(dir()).unwrap().into_iter().filter(|e| e.name.starts_with("data-"));
+        let mut damaged = 0;
+        for file in files {
+            let path = dir().join(&file.name);
+            let reader = media.open(&path, OpenMode::READ).unwrap();
+            for page in 0..file.len / 4096 {
+                let mut bytes = vec![0; 4096];
+                reader.read_at(&mut bytes, page * 4096).unwrap();
+                if bytes[100] == 0 {
+                    continue;
+                }
+                let bit = (page * 4096 + 100) * 8;
+                media.flip_bit(&path, bit).unwrap();
+                let report = db.check(|_| true).unwrap();
+                damaged += report.damage.len();
+                for e in &report.damage {
+                    let named = e.message().starts_with("the prepared transaction \"x\\n\": ");
+                    assert!(e.kind() == ErrorKind::Corruption && named, "{e}");
+                }
+                media.flip_bit(&path, bit).unwrap();
+            }
+        }
+        assert!(damaged > 0, "{rows} rows of {value} bytes");
+        // Others do not suffer, and its end makes an end of it.
+        assert!(db.check(|_| true).unwrap().is_clean());
+        db.rollback_prepared(b"x\n").unwrap();
+        assert_eq!(db.check(|_| true).unwrap().staged, 0);
+    }
 }

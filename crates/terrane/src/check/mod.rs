@@ -3,7 +3,8 @@
 //! For each extent: the section checksums that the manifest holds, every block against its index entry, order within and
 //! across blocks, counts, bounds, and that each block's filter lets all of its keys pass. For each subtable: levels sorted
 //! and disjoint, at most eight L0 runs, and *newer above older* for every key (design rule 8), records and range
-//! tombstones, by merging all levels. Large values against their references, those of memtables included.
+//! tombstones, by merging all levels. Large values against their references, those of memtables included. Of prepared
+//! transactions likewise what nobody sees yet: the large values, and the extents of those that are larger than memory.
 //!
 //! Damage is collected, not thrown: one bad block does not hide the next.
 
@@ -21,6 +22,7 @@ use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::{ExtentRef, Run};
 use crate::read::run_cursor::RunCursor;
+use crate::txn::prepared::{Prepared, Property};
 
 /// How far a check has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub struct CheckReport {
     pub records: u64,
     /// Large values verified.
     pub large_values: u64,
+    /// Prepared transactions looked at whose records are in extents; [`CheckReport::extents`] counts those too.
+    pub staged: u64,
     /// Bytes read.
     pub bytes: u64,
     /// All damage found, each with its place.
@@ -84,6 +88,12 @@ pub(crate) fn check(engine: &Engine, progress: impl FnMut(Progress) -> bool) -> 
         }
         c.report.subtables += 1;
         if c.report.stopped {
+            return Ok(c.report);
+        }
+    }
+    for (xid, prepared) in engine.all_prepared() {
+        c.prepared(&xid, &prepared);
+        if c.report.stopped {
             break;
         }
     }
@@ -109,23 +119,9 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
         let runs: Vec<&Arc<Run>> = version.runs().map(|(_, r)| r).collect();
         let before = self.report.damage.len();
         for run in &runs {
-            for pair in run.refs().windows(2) {
-                if pair[0].hi > pair[1].lo {
-                    self.note(format!(
-                        "extents {} and {} of a run overlap",
-                        pair[0].extent.meta.id, pair[1].extent.meta.id
-                    ));
-                }
-            }
-            for r in run.refs() {
-                if let Err(e) = self.extent(r) {
-                    self.damage(e);
-                }
-                let at = Progress { bytes: self.report.bytes, total: self.total };
-                if !(self.progress)(at) {
-                    self.report.stopped = true;
-                    return;
-                }
+            self.run(run.refs());
+            if self.report.stopped {
+                return;
             }
         }
         // Values of records that only memtables hold yet; superseded ones are whole too.
@@ -141,6 +137,72 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
         {
             self.damage(e);
         }
+    }
+
+    /// Verifies extents that are one behind the other.
+    fn run(&mut self, refs: &[Arc<ExtentRef>]) {
+        for pair in refs.windows(2) {
+            if pair[0].hi > pair[1].lo {
+                self.note(format!(
+                    "extents {} and {} of a run overlap",
+                    pair[0].extent.meta.id, pair[1].extent.meta.id
+                ));
+            }
+        }
+        for r in refs {
+            if let Err(e) = self.extent(r) {
+                self.damage(e);
+            }
+            let at = Progress { bytes: self.report.bytes, total: self.total };
+            if !(self.progress)(at) {
+                self.report.stopped = true;
+                return;
+            }
+        }
+    }
+
+    /// Verifies what a prepared transaction would make part of the database. Its end does not wait for that, and lets go
+    /// of the space of what it leaves out: damage counts only if the transaction is there still afterwards.
+    fn prepared(&mut self, xid: &[u8], prepared: &Prepared) {
+        let before = self.report.damage.len();
+        let verified = prepared.property().and_then(|p| p.map_or(Ok(()), |p| self.property(&p)));
+        if let Err(e) = verified {
+            self.damage(e);
+        }
+        if !prepared.is_there() {
+            self.report.damage.truncate(before);
+        }
+        for e in &mut self.report.damage[before..] {
+            *e = e.clone().context(format!("the prepared transaction \"{}\"", xid.escape_ascii()));
+        }
+    }
+
+    fn property(&mut self, property: &Property) -> Result<()> {
+        match property {
+            Property::Logged(values) => {
+                for value in values {
+                    self.report.large_values += 1;
+                    if let Err(e) = self.engine.space.read_value(value) {
+                        self.damage(e);
+                    }
+                }
+            }
+            Property::Staged(stage) => {
+                self.report.staged += 1;
+                // What is for a dropped subtable is left out when it is committed.
+                for table in self.engine.tables.load_full().all() {
+                    let own = stage.extents.iter().filter(|(id, _)| *id == table.id);
+                    let refs = own.map(|(_, meta)| {
+                        Ok(Arc::new(ExtentRef::whole(self.engine.open_extent(table, meta)?)))
+                    });
+                    self.run(&refs.collect::<Result<Vec<_>>>()?);
+                    if self.report.stopped {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Verifies one extent: sections, blocks, order, counts and bounds.

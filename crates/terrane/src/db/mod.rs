@@ -258,7 +258,7 @@ impl Db {
     }
 
     /// Reads everything that is written out and verifies every checksum and invariant; takes as long as reading the data
-    /// files. Goes on after damage and lists all it finds.
+    /// files. Goes on after damage and lists all it finds. Prepared transactions are part of it: damage names their xid.
     /// `progress` is called now and then; return `false` from it to stop early.
     ///
     /// # Errors

@@ -72,6 +72,30 @@ struct Logged {
     tables: Tables,
 }
 
+/// What a prepared transaction has written that no subtable refers to yet.
+#[derive(Debug)]
+pub(crate) enum Property {
+    /// Large values that its prepare in the log refers to.
+    Logged(Vec<ValueRef>),
+    Staged(StageState),
+}
+
+impl Prepared {
+    /// Nothing if it is no longer there. Waits for whoever ends it or writes it again.
+    pub(crate) fn property(&self) -> Result<Option<Property>> {
+        Ok(match self.0.lock().as_ref().map(|c| &c.what) {
+            None => None,
+            Some(What::Logged(c)) => Some(Property::Logged(values(&c.body, |_| true)?)),
+            Some(What::Staged(stage)) => Some(Property::Staged(stage.clone())),
+        })
+    }
+
+    /// Whether it has not ended. Waits as [`Prepared::property`] does.
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.lock().is_some()
+    }
+}
+
 /// What replay found of a prepared transaction that has not ended.
 #[derive(Debug)]
 pub(crate) struct InDoubt {
@@ -226,6 +250,11 @@ impl Engine {
     /// The xids of all prepared transactions, in order.
     pub(crate) fn xids(&self) -> Vec<Vec<u8>> {
         self.transactions.prepared.xids()
+    }
+
+    /// All prepared transactions, in the order of their xids.
+    pub(crate) fn all_prepared(&self) -> Vec<(Vec<u8>, Arc<Prepared>)> {
+        self.transactions.prepared.all()
     }
 
     pub(crate) fn commit_prepared(self: &Arc<Self>, xid: &[u8], durability: Durability) -> Result<Seq> {

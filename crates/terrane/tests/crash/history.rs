@@ -1,5 +1,7 @@
 //! A history that is photographed before every I/O call, and what may be found after a crash at each of them.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -10,6 +12,7 @@ use terrane::media::Media;
 use terrane::media::sim::{Image, OpInfo, SimMedia};
 use terrane::{Durability, Isolation, Options};
 
+use crate::sample::Sample;
 use crate::support::*;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -52,17 +55,37 @@ pub struct Point {
     pub reached: Reached,
 }
 
+/// How a history goes.
+#[derive(Clone, Debug)]
+pub struct Course {
+    pub seed: u64,
+    pub ops: u64,
+    pub keys: u64,
+    pub options: Options,
+    /// Of eight commits so many are synced.
+    pub synced: u64,
+    /// So many of its calls become points, and as many of those made by the steps that do not end with an entry in
+    /// the log: of those the log alone has by far the most.
+    pub points: usize,
+}
+
+/// What kinds of steps there were, and how often.
+pub type Counts = BTreeMap<&'static str, u64>;
+
 /// Everything a history went through.
 #[derive(Debug)]
 pub struct History {
     pub seed: u64,
     pub points: Vec<Point>,
+    pub counts: Counts,
     states: Vec<State>,
 }
 
 /// What a step that changes something does.
 enum Step<'a> {
     Write(&'a Op),
+    /// Commits what was written some steps before.
+    Finish(Written, &'a [Change], Durability),
     Prepare(&'a [u8], &'a [Change]),
     /// Ends what was prepared.
     Commit(&'a [u8], Durability),
@@ -95,69 +118,140 @@ impl State {
     }
 }
 
-/// A transaction to be prepared as the `n`th step: it writes what nobody else does, who would have to wait for it.
-fn prepared(rng: &mut Rng, n: u64) -> (Vec<u8>, Vec<Change>) {
-    let mut changes = Vec::new();
-    for i in 0..rng.below(5) {
-        let table = rng.below(TABLES as u64) as usize;
-        let key = format!("p{n:04}{i}").into_bytes();
-        let len = [0, 5, 40, 900, 4000][rng.below(5) as usize];
-        changes.push(match rng.below(6) {
-            0 => Change::DeleteRange { table, start: key.clone(), end: [&key[..], b"~"].concat() },
-            1 => Change::Delete { table, key },
-            _ => Change::Put { table, key, value: vec![n as u8; len] },
-        });
+impl Step<'_> {
+    /// Whether an entry in the log alone may make it happen.
+    fn is_logged(&self) -> bool {
+        match self {
+            Step::Write(Op::Write { by, .. }) => *by == By::Batch,
+            _ => false,
+        }
     }
-    (format!("xid {n}").into_bytes(), changes)
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Step::Write(Op::Write { by: By::Ingest, .. }) => "ingests",
+            Step::Write(Op::Write { by: By::Batch, .. }) => "batches",
+            Step::Write(_) => "transactions",
+            Step::Finish(..) => "transactions, overtaken",
+            Step::Prepare(..) => "prepared",
+            Step::Commit(..) => "prepared, committed",
+            Step::Rollback(_) => "prepared, rolled back",
+            Step::Drop(_) => "subtables dropped",
+            Step::Create(_) => "subtables created",
+        }
+    }
 }
 
 /// What is shared with the hook.
 struct Recorder {
     reached: Reached,
-    points: Vec<Point>,
+    /// The step under way is more than an entry in the log.
+    special: bool,
+    points: Sample<Point>,
+    special_points: Sample<Point>,
+}
+
+impl Recorder {
+    fn new(course: &Course) -> Self {
+        Recorder {
+            reached: Reached { done: 0, begun: 0, synced: 0 },
+            special: false,
+            points: Sample::new(course.points, course.seed),
+            special_points: Sample::new(course.points, !course.seed),
+        }
+    }
+
+    fn call(&mut self, media: &SimMedia, info: &OpInfo<'_>) {
+        let reached = self.reached;
+        let point = || {
+            let call = format!("{:?} {}", info.kind, info.path.display());
+            Point { image: media.image(), index: info.index, call, reached }
+        };
+        match self.special {
+            true => self.special_points.offer(point),
+            false => self.points.offer(point),
+        }
+    }
+
+    fn all_points(&mut self) -> Vec<Point> {
+        let mut all = self.points.take();
+        all.append(&mut self.special_points.take());
+        all.sort_by_key(|p| p.index);
+        all
+    }
+}
+
+/// A random step of a history, synced as often as that wants it.
+fn next(rng: &mut Rng, course: &Course) -> Op {
+    let mut next = op(rng, course.keys);
+    if let Op::Write { sync, by, .. } = &mut next
+        && *by != By::Ingest
+    {
+        *sync = rng.below(8) < course.synced;
+    }
+    next
+}
+
+fn durability(rng: &mut Rng) -> (Durability, bool) {
+    match rng.below(2) {
+        0 => (Durability::Buffered, false),
+        _ => (Durability::Sync, true),
+    }
+}
+
+/// What nobody else writes, so that it may take its time.
+fn overtaken(rng: &mut Rng) -> Vec<Change> {
+    let n = 1 + rng.below(12);
+    let mut change = |_| {
+        let table = rng.below(TABLES as u64) as usize;
+        let key = format!("q{}", rng.below(20)).into_bytes();
+        match rng.below(5) {
+            0 => Change::Delete { table, key },
+            _ => Change::Put { table, key, value: vec![rng.next() as u8; rng.below(600) as usize] },
+        }
+    };
+    (0..n).map(&mut change).collect()
 }
 
 impl History {
     /// Runs a random history from the very first call that creates the database to the last of its closing.
-    pub fn record(seed: u64, ops: u64, keys: u64, options: &Options) -> Result<History, String> {
+    pub fn record(course: &Course) -> Result<History, String> {
+        let &Course { seed, ops, ref options, .. } = course;
         let err = |e: terrane::Error| format!("seed {seed}: the history itself failed: {e}");
-        let reached = Reached { done: 0, begun: 0, synced: 0 };
-        let recorder = Arc::new(Mutex::new(Recorder { reached, points: Vec::new() }));
+        let recorder = Arc::new(Mutex::new(Recorder::new(course)));
         let media = SimMedia::new(seed);
         let hook = {
             let recorder = recorder.clone();
-            move |m: &SimMedia, info: &OpInfo<'_>| {
-                let mut r = recorder.lock();
-                let (image, reached) = (m.image(), r.reached);
-                let call = format!("{:?} {}", info.kind, info.path.display());
-                r.points.push(Point { image, index: info.index, call, reached });
-            }
+            move |m: &SimMedia, info: &OpInfo<'_>| recorder.lock().call(m, info)
         };
         media.on_op(Some(Arc::new(hook)));
         let mut history = History {
             seed,
             points: Vec::new(),
+            counts: Counts::new(),
             states: vec![State { tables: vec![None; TABLES], doubt: BTreeMap::new() }],
         };
         let db = open(&media, options).map_err(err)?;
         let mut rng = Rng(seed);
         let at = |step: Step<'_>, sync: bool, history: &mut History| {
             history.states.push(history.after(&step));
-            recorder.lock().reached.begun += 1;
+            *history.counts.entry(step.kind()).or_default() += 1;
+            {
+                let mut r = recorder.lock();
+                r.reached.begun += 1;
+                r.special = !step.is_logged();
+            }
             match step {
                 Step::Write(op) => run(&db, &media, op)?,
-                Step::Prepare(xid, changes) => {
-                    match write(&db, changes, By::Transaction(Isolation::Snapshot))? {
-                        Written::Transaction(txn) => txn.prepare(xid)?,
-                        Written::Batch(_) => {}
-                    }
-                }
+                Step::Finish(written, _, durability) => drop(written.commit(&db, durability)?),
+                Step::Prepare(xid, changes) => prepare(&db, xid, changes)?,
                 Step::Commit(xid, durability) => db.commit_prepared(xid, durability).map(drop)?,
                 Step::Rollback(xid) => db.rollback_prepared(xid)?,
                 Step::Drop(t) => db.drop_subtable(&name(t))?,
                 Step::Create(t) => db.create_subtable(&name(t), options_of(t)).map(drop)?,
             }
             let mut r = recorder.lock();
+            r.special = false;
             r.reached.done = r.reached.begun;
             if sync {
                 r.reached.synced = r.reached.done;
@@ -167,35 +261,56 @@ impl History {
         for t in 0..TABLES {
             at(Step::Create(t), true, &mut history).map_err(err)?;
         }
-        for n in 0..ops {
+        let mut held: Option<(Written, Vec<Change>)> = None;
+        for _ in 0..ops {
+            // A transaction that others overtake. What it has spilled is nobody's meanwhile.
+            held = match held {
+                None if rng.below(12) == 0 => {
+                    let changes = overtaken(&mut rng);
+                    let written = write(&db, &changes, By::Transaction(Isolation::Snapshot)).map_err(err)?;
+                    Some((written, changes))
+                }
+                Some((written, changes)) if rng.below(6) == 0 => {
+                    let (durability, sync) = durability(&mut rng);
+                    at(Step::Finish(written, &changes, durability), sync, &mut history).map_err(err)?;
+                    None
+                }
+                other => other,
+            };
             // A life between the two phases, and ends in any order.
             if rng.below(12) == 0 {
-                let (xid, changes) = prepared(&mut rng, n);
-                at(Step::Prepare(&xid, &changes), true, &mut history).map_err(err)?;
+                let (xid, changes) = prepared(&mut rng);
+                if !history.states[history.states.len() - 1].doubt.contains_key(&xid) {
+                    at(Step::Prepare(&xid, &changes), true, &mut history).map_err(err)?;
+                }
             }
             let open: Vec<Vec<u8>> = history.states[history.states.len() - 1].doubt.keys().cloned().collect();
             if !open.is_empty() && rng.below(16) == 0 {
                 let xid = &open[rng.below(open.len() as u64) as usize];
-                let (durability, sync) =
-                    [(Durability::Buffered, false), (Durability::Sync, true)][rng.below(2) as usize];
+                let (durability, sync) = durability(&mut rng);
                 match rng.below(3) {
                     0 => at(Step::Rollback(xid), true, &mut history).map_err(err)?,
                     _ => at(Step::Commit(xid, durability), sync, &mut history).map_err(err)?,
                 }
             }
             // Changes of the schema more often than other histories have them: much hangs on their order.
-            let next = match rng.below(12) {
+            let step = match rng.below(12) {
                 0 => Op::Recreate(rng.below(TABLES as u64) as usize),
-                _ => op(&mut rng, keys),
+                _ => next(&mut rng, course),
             };
-            match next {
+            match step {
                 ref w @ Op::Write { sync, .. } => at(Step::Write(w), sync, &mut history).map_err(err)?,
                 Op::Recreate(t) => {
+                    // It could not be committed.
+                    held = held.filter(|(_, changes)| changes.iter().all(|c| c.table() != t));
                     at(Step::Drop(t), true, &mut history).map_err(err)?;
                     // Life goes on without it for a while.
                     for _ in 0..rng.below(3) {
-                        let Op::Write { mut changes, sync, by } = op(&mut rng, keys) else { continue };
+                        let Op::Write { mut changes, sync, by } = next(&mut rng, course) else { continue };
                         changes.retain(|c| c.table() != t);
+                        if changes.is_empty() && by == By::Ingest {
+                            continue;
+                        }
                         let w = Op::Write { changes, sync, by };
                         at(Step::Write(&w), sync, &mut history).map_err(err)?;
                     }
@@ -209,10 +324,14 @@ impl History {
                 other => run(&db, &media, &other).map_err(err)?,
             }
         }
+        drop(held);
+        let stats = db.stats();
+        history.counts.extend([("runs attached", stats.attached), ("flushes", stats.flushes)]);
+        history.counts.insert("compactions", stats.compactions);
         db.close().map_err(err)?;
         media.on_op(None);
         media.shutdown();
-        history.points = std::mem::take(&mut recorder.lock().points);
+        history.points = recorder.lock().all_points();
         Ok(history)
     }
 
@@ -226,6 +345,7 @@ impl History {
                 state.tables[*t] = Some(Held { hash: hash(&rows), rows, born: self.states.len() });
             }
             Step::Write(Op::Write { changes, .. }) => state.change(changes),
+            Step::Finish(_, changes, _) => state.change(changes),
             Step::Write(_) => {}
             Step::Prepare(xid, changes) => {
                 let born = |c: &Change| state.tables[c.table()].as_ref().map(|held| held.born);

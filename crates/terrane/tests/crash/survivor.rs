@@ -1,13 +1,17 @@
 //! The machine that comes up after a crash, and what must be true of the database on it.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrane::media::Media;
 use terrane::media::sim::{CrashKind, Image, SimMedia};
-use terrane::{Db, Durability};
+use terrane::{Db, Durability, Options};
 
 use crate::history::{History, Point};
+use crate::sample::Sample;
 use crate::support::*;
 
 /// One crash of a history.
@@ -17,6 +21,16 @@ pub struct Survivor<'a> {
     pub point: &'a Point,
     pub kind: CrashKind,
     pub seed: u64,
+    /// What each opening afterwards has for options.
+    pub options: fn(&mut Rng) -> Options,
+}
+
+/// What was in doubt when the survivor came up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Found {
+    pub prepared: u64,
+    /// Of those the ones whose records are in extents.
+    pub staged: u64,
 }
 
 fn is_power(kind: CrashKind) -> bool {
@@ -34,25 +48,32 @@ fn abandon(media: &SimMedia, db: Db) {
     drop(db);
 }
 
-fn verified(db: &Db, when: &str) -> Result<Model, String> {
+/// What it holds, and how many transactions are staged.
+fn verified(db: &Db, when: &str) -> Result<(Model, u64), String> {
     let got = contents(db).map_err(|e| format!("reading {when}: {e}"))?;
     let report = db.check(|_| true).map_err(|e| format!("checking {when}: {e}"))?;
     match report.is_clean() {
-        true => Ok(got),
+        true => Ok((got, report.staged)),
         false => Err(format!("check {when} finds {:?}", report.damage)),
     }
 }
 
 impl Survivor<'_> {
     /// Opens, compares, checks, writes on, stops in some way, opens and compares again.
-    pub fn lives(&self) -> Result<(), String> {
+    pub fn lives(&self) -> Result<Found, String> {
         let media = self.point.image.crash(self.kind, self.seed);
-        let db = open(&media, &tiny()).map_err(told("opening"))?;
+        let db = self.open(&media, 0)?;
         self.goes_on(media, db, is_power(self.kind))
     }
 
-    fn goes_on(&self, media: Arc<SimMedia>, db: Db, power: bool) -> Result<(), String> {
-        let mut model = verified(&db, "after the crash")?;
+    /// The `n`th opening.
+    fn open(&self, media: &Arc<SimMedia>, n: u64) -> Result<Db, String> {
+        open(media, &(self.options)(&mut Rng(self.seed ^ n << 32))).map_err(told("opening"))
+    }
+
+    fn goes_on(&self, media: Arc<SimMedia>, db: Db, power: bool) -> Result<Found, String> {
+        let (mut model, staged) = verified(&db, "after the crash")?;
+        let found = Found { prepared: db.prepared().len() as u64, staged };
         let mut doubt = self.history.allows(&model, &db.prepared(), self.point.reached, power)?;
         let mut rng = Rng(self.seed ^ 0x6c69_7665);
         for (t, held) in model.iter_mut().enumerate() {
@@ -72,6 +93,13 @@ impl Survivor<'_> {
                             .map_err(told("committing what was prepared"))?;
                         apply(&mut model, &Op::Write { changes, sync: false, by: By::Batch });
                     }
+                }
+            }
+            if rng.below(4) == 0 {
+                let (xid, changes) = prepared(&mut rng);
+                if let Entry::Vacant(free) = doubt.entry(xid) {
+                    prepare(&db, free.key(), &changes).map_err(told("preparing"))?;
+                    free.insert(changes);
                 }
             }
             let step = op(&mut rng, 120);
@@ -101,25 +129,43 @@ impl Survivor<'_> {
             }
         };
         media.run_all();
-        let db = open(&again, &tiny()).map_err(told("opening the second time"))?;
-        let got = verified(&db, "the second time")?;
+        let db = self.open(&again, 1).map_err(|e| format!("the second time: {e}"))?;
+        let (got, _) = verified(&db, "the second time")?;
         if !db.prepared().iter().eq(doubt.keys()) {
             return Err(format!("prepared are {:?}, wanted {:?}", db.prepared(), doubt.keys()));
         }
         abandon(&again, db);
         media.shutdown();
         match difference(&got, &model) {
-            None => Ok(()),
+            None => Ok(found),
             Some(d) => Err(format!("after writing on: {d}")),
         }
     }
 
+    /// Crashes once, then `times` times more, each time at some call of the recovery, and then lives.
+    pub fn crashes_in_a_row(&self, times: u64) -> Result<Found, String> {
+        let mut rng = Rng(self.seed ^ 0x726f_7721);
+        let mut media = self.point.image.crash(self.kind, self.seed);
+        let mut power = is_power(self.kind);
+        let mut so_far = String::new();
+        for n in 0..times {
+            let pictures = self.recovery(&media, 1, rng.next()).map_err(|e| format!("{so_far}{e}"))?;
+            let Some((call, image)) = pictures.first() else { break };
+            let kind = CrashKind::ALL[rng.below(5) as usize];
+            so_far += &format!("crashed again at call {call} of recovery {n}, {kind:?}: ");
+            power |= is_power(kind);
+            media = image.crash(kind, rng.next());
+        }
+        let db = self.open(&media, times).map_err(|e| format!("{so_far}{e}"))?;
+        self.goes_on(media, db, power).map_err(|e| format!("{so_far}{e}"))
+    }
+
     /// Crashes at some calls of the recovery, twice over, and then lives. Returns how many crashes that were.
     pub fn crashes_again(&self) -> Result<u64, String> {
-        let images = self.recovery(&self.point.image.crash(self.kind, self.seed))?;
+        let images = self.recovery(&self.point.image.crash(self.kind, self.seed), usize::MAX, 0)?;
         let mut rng = Rng(self.seed ^ 0x6167_6169);
         let mut crashes = 0;
-        for (n, image) in images.iter().enumerate() {
+        for (n, image) in &images {
             let kind = CrashKind::ALL[rng.below(5) as usize];
             let seed = rng.next();
             let told =
@@ -129,18 +175,18 @@ impl Survivor<'_> {
             crashes += 1;
             let (media, db) = match rng.below(4) {
                 0 => {
-                    let third = self.recovery(&media).map_err(told)?;
-                    let Some(image) = third.get(rng.below(third.len() as u64) as usize) else { continue };
+                    let third = self.recovery(&media, 1, rng.next()).map_err(told)?;
+                    let Some((_, image)) = third.first() else { continue };
                     let kind = CrashKind::ALL[rng.below(5) as usize];
                     power |= is_power(kind);
                     crashes += 1;
                     let media = image.crash(kind, rng.next());
                     let db =
-                        open(&media, &tiny()).map_err(|e| told(format!("and once more, {kind:?}: {e}")))?;
+                        self.open(&media, 2).map_err(|e| told(format!("and once more, {kind:?}: {e}")))?;
                     (media, db)
                 }
                 _ => {
-                    let db = open(&media, &tiny()).map_err(|e| told(e.to_string()))?;
+                    let db = self.open(&media, 2).map_err(told)?;
                     (media, db)
                 }
             };
@@ -149,13 +195,13 @@ impl Survivor<'_> {
         Ok(crashes)
     }
 
-    /// Opens the database; a picture of each call that does.
-    fn recovery(&self, media: &Arc<SimMedia>) -> Result<Vec<Image>, String> {
-        let images = Arc::new(Mutex::new(Vec::new()));
-        let sink = images.clone();
-        media.on_op(Some(Arc::new(move |m, _| sink.lock().push(m.image()))));
-        let db = open(media, &tiny()).map_err(told("opening"))?;
+    /// Opens the database; pictures of `room` of the calls that does, by number.
+    fn recovery(&self, media: &Arc<SimMedia>, room: usize, seed: u64) -> Result<Vec<(u64, Image)>, String> {
+        let pictures = Arc::new(Mutex::new(Sample::new(room, seed)));
+        let sink = pictures.clone();
+        media.on_op(Some(Arc::new(move |m, info| sink.lock().offer(|| (info.index, m.image())))));
+        let db = self.open(media, seed)?;
         abandon(media, db);
-        Ok(std::mem::take(&mut images.lock()))
+        Ok(pictures.lock().take())
     }
 }

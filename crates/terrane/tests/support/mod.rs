@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrane::media::Media;
 use terrane::media::sim::SimMedia;
 use terrane::{
-    Db, Durability, Isolation, Options, ReadOptions, Subtable, SubtableOptions, Transaction,
+    Db, Durability, Ingest, Isolation, Options, ReadOptions, Subtable, SubtableOptions, Transaction,
     TransactionOptions, Tuning, WriteBatch,
 };
 
@@ -59,6 +59,8 @@ pub enum By {
     /// With locks. It writes other things too, and goes back to before that.
     Transaction(Isolation),
     Optimistic,
+    /// Puts alone, whose keys ascend in each subtable. Durable when it returns, and so is all before it.
+    Ingest,
 }
 
 impl By {
@@ -160,6 +162,21 @@ fn change(rng: &mut Rng, keys: u64) -> Change {
     }
 }
 
+/// Sorted data, at times enough for several extents, for some subtables in turn.
+pub fn ingest(rng: &mut Rng, keys: u64) -> Op {
+    let rows = [3, 30, 120][rng.below(3) as usize];
+    let longest = [20, 400, 1500][rng.below(3) as usize];
+    let mut sorted = BTreeMap::new();
+    let tables = 1 + rng.below(TABLES as u64);
+    for _ in 0..1 + rng.below(rows) {
+        let len = if rng.below(40) == 0 { 3000 + rng.below(9000) } else { rng.below(longest) };
+        let value = vec![rng.next() as u8; len as usize];
+        sorted.insert((key(rng, keys), rng.below(tables) as usize), value);
+    }
+    let changes = sorted.into_iter().map(|((key, table), value)| Change::Put { table, key, value });
+    Op::Write { changes: changes.collect(), sync: true, by: By::Ingest }
+}
+
 /// A random step.
 pub fn op(rng: &mut Rng, keys: u64) -> Op {
     match rng.below(100) {
@@ -168,6 +185,7 @@ pub fn op(rng: &mut Rng, keys: u64) -> Op {
         3 => Op::Sync,
         4..=11 => Op::Background,
         12 if rng.below(4) == 0 => Op::Recreate(rng.below(TABLES as u64) as usize),
+        13 => ingest(rng, keys),
         _ => {
             let n = 1 + rng.below(4);
             Op::Write {
@@ -176,6 +194,35 @@ pub fn op(rng: &mut Rng, keys: u64) -> Op {
                 by: By::some(rng),
             }
         }
+    }
+}
+
+/// So many transactions are prepared at a time at most.
+pub const SLOTS: u64 = 6;
+
+/// A transaction to be prepared, if none of its xid is: xids and keys come again and again. It writes what nobody else does, who
+/// would have to wait for it.
+pub fn prepared(rng: &mut Rng) -> (Vec<u8>, Vec<Change>) {
+    let slot = rng.below(SLOTS);
+    let mut changes = Vec::new();
+    for i in 0..rng.below(5) {
+        let table = rng.below(TABLES as u64) as usize;
+        let key = format!("p{slot}{i}").into_bytes();
+        let len = [0, 5, 40, 900, 4000][rng.below(5) as usize];
+        changes.push(match rng.below(6) {
+            0 => Change::DeleteRange { table, start: key.clone(), end: [&key[..], b"~"].concat() },
+            1 => Change::Delete { table, key },
+            _ => Change::Put { table, key, value: vec![rng.next() as u8; len] },
+        });
+    }
+    (format!("xid {slot}").into_bytes(), changes)
+}
+
+/// Prepares a transaction.
+pub fn prepare(db: &Db, xid: &[u8], changes: &[Change]) -> terrane::Result<()> {
+    match write(db, changes, By::Transaction(Isolation::Snapshot))? {
+        Written::Transaction(txn) => txn.prepare(xid),
+        Written::Batch(_) | Written::Ingest(_) => Ok(()),
     }
 }
 
@@ -219,6 +266,7 @@ pub fn apply(model: &mut Model, op: &Op) {
 pub enum Written {
     Batch(WriteBatch),
     Transaction(Box<Transaction>),
+    Ingest(Ingest),
 }
 
 impl Written {
@@ -226,6 +274,7 @@ impl Written {
         match self {
             Written::Batch(batch) => db.write(batch, durability),
             Written::Transaction(txn) => txn.commit(durability),
+            Written::Ingest(ingest) => ingest.commit(),
         }
     }
 }
@@ -247,6 +296,16 @@ pub fn write(db: &Db, changes: &[Change], by: By) -> terrane::Result<Written> {
                 }
             }
             return Ok(Written::Batch(batch));
+        }
+        By::Ingest => {
+            let mut ingest = db.ingest()?;
+            for c in changes {
+                let Change::Put { table: t, key, value } = c else {
+                    panic!("an ingest only puts, not {c:?}")
+                };
+                ingest.put(table(*t)?, key, value)?;
+            }
+            return Ok(Written::Ingest(ingest));
         }
         By::Transaction(isolation) => TransactionOptions::new().isolation(isolation),
         By::Optimistic => TransactionOptions::new().isolation(Isolation::Serializable).optimistic(true),
