@@ -46,6 +46,9 @@ const NOT_SERIALIZABLE: &[Level] = &[ReadCommitted, Snapshot, OptimisticSnapshot
 
 type Scene = fn(&Stage) -> Result<bool>;
 
+/// In either direction.
+type Scan<'s> = fn(&mut Actor<'s>, &str, &str) -> Result<Vec<i64>>;
+
 /// Each anomaly, how it is tried, and who allows it.
 #[rustfmt::skip]
 const TABLE: &[(&str, Scene, &[Level])] = &[
@@ -116,7 +119,7 @@ impl Stage {
     }
 
     fn begin(&self) -> Actor<'_> {
-        Actor { txn: self.db.begin(self.options()).unwrap(), t: &self.t }
+        Actor { txn: self.db.begin(self.options()).unwrap(), db: &self.db, t: &self.t }
     }
 
     fn begin_two(&self) -> (Actor<'_>, Actor<'_>) {
@@ -136,6 +139,7 @@ fn number(value: Option<Vec<u8>>) -> i64 {
 /// A transaction, of numbers by name.
 struct Actor<'s> {
     txn: Transaction,
+    db: &'s Db,
     t: &'s Subtable,
 }
 
@@ -176,6 +180,11 @@ impl Actor<'_> {
 
     fn commit(self) -> Result<()> {
         self.txn.commit(Durability::Buffered).map(drop)
+    }
+
+    fn prepare_and_commit(self) -> Result<()> {
+        self.txn.prepare(b"a")?;
+        self.db.commit_prepared(b"a", Durability::Buffered).map(drop)
     }
 }
 
@@ -315,40 +324,50 @@ fn otv(s: &Stage) -> Result<bool> {
 }
 
 fn pmp(s: &Stage) -> Result<bool> {
-    let (mut a, mut b) = s.begin_two();
-    let first = a.scan("a", "z")?;
-    b.put("m", 30)?;
-    b.commit()?;
-    let second = a.scan("a", "z")?;
-    a.commit()?;
-    Ok(first != second)
+    scans_differ(s, Actor::scan, |b| b.put("m", 30))
 }
 
 fn pmp_delete(s: &Stage) -> Result<bool> {
-    let (mut a, mut b) = s.begin_two();
-    let first = a.scan("a", "z")?;
-    b.delete_range("m", "y")?;
-    b.commit()?;
-    let second = a.scan("a", "z")?;
-    a.commit()?;
-    Ok(first != second)
+    scans_differ(s, Actor::scan, |b| b.delete_range("m", "y"))
 }
 
 fn pmp_backwards(s: &Stage) -> Result<bool> {
+    scans_differ(s, Actor::scan_back, |b| b.put("m", 30))
+}
+
+/// One scans twice, the other changes something between.
+fn scans_differ<'s>(s: &'s Stage, scan: Scan<'s>, change: fn(&mut Actor<'s>) -> Result<()>) -> Result<bool> {
     let (mut a, mut b) = s.begin_two();
-    let first = a.scan_back("a", "z")?;
-    b.put("m", 30)?;
+    let first = scan(&mut a, "a", "z")?;
+    change(&mut b)?;
     b.commit()?;
-    let second = a.scan_back("a", "z")?;
+    let second = scan(&mut a, "a", "z")?;
     a.commit()?;
     Ok(first != second)
 }
 
 fn p4(s: &Stage) -> Result<bool> {
+    both_add_one(s, |actor| actor.get("x"), Actor::commit)
+}
+
+fn p4_prepared(s: &Stage) -> Result<bool> {
+    both_add_one(s, |actor| actor.get("x"), Actor::prepare_and_commit)
+}
+
+fn p4_locked(s: &Stage) -> Result<bool> {
+    both_add_one(s, |actor| actor.txn.get_for_update(actor.t, b"x").map(number), Actor::commit)
+}
+
+/// Each adds one to what both have read before.
+fn both_add_one<'s>(
+    s: &'s Stage,
+    read: fn(&mut Actor<'s>) -> Result<i64>,
+    commit: fn(Actor<'s>) -> Result<()>,
+) -> Result<bool> {
     let (mut a, mut b) = s.begin_two();
-    let (seen_a, seen_b) = (a.get("x")?, b.get("x")?);
+    let (seen_a, seen_b) = (read(&mut a)?, read(&mut b)?);
     a.put("x", seen_a + 1)?;
-    a.commit()?;
+    commit(a)?;
     b.put("x", seen_b + 1)?;
     b.commit()?;
     Ok(s.now("x") != 12)
@@ -361,17 +380,6 @@ fn p4_plain(s: &Stage) -> Result<bool> {
     a.put("x", seen + 1)?;
     a.commit()?;
     Ok(s.now("x") != 101)
-}
-
-fn p4_prepared(s: &Stage) -> Result<bool> {
-    let (mut a, mut b) = s.begin_two();
-    let (seen_a, seen_b) = (a.get("x")?, b.get("x")?);
-    a.put("x", seen_a + 1)?;
-    a.txn.prepare(b"a")?;
-    s.db.commit_prepared(b"a", Durability::Buffered)?;
-    b.put("x", seen_b + 1)?;
-    b.commit()?;
-    Ok(s.now("x") != 12)
 }
 
 fn p4_savepoint(s: &Stage) -> Result<bool> {
@@ -407,17 +415,6 @@ fn p4_of_range(s: &Stage) -> Result<bool> {
     a.put("x", seen + 1)?;
     a.commit()?;
     Ok(s.now("x") == 11)
-}
-
-fn p4_locked(s: &Stage) -> Result<bool> {
-    let (mut a, mut b) = s.begin_two();
-    let seen_a = number(a.txn.get_for_update(a.t, b"x")?);
-    let seen_b = number(b.txn.get_for_update(b.t, b"x")?);
-    a.put("x", seen_a + 1)?;
-    a.commit()?;
-    b.put("x", seen_b + 1)?;
-    b.commit()?;
-    Ok(s.now("x") != 12)
 }
 
 fn g_single(s: &Stage) -> Result<bool> {
@@ -522,18 +519,16 @@ fn g2_savepoint(s: &Stage) -> Result<bool> {
 }
 
 fn g2(s: &Stage) -> Result<bool> {
-    let (mut a, mut b) = s.begin_two();
-    let free = a.scan("a", "n")?.is_empty() && b.scan("a", "n")?.is_empty();
-    a.put("b", 1)?;
-    b.put("m", 1)?;
-    a.commit()?;
-    b.commit()?;
-    Ok(free && s.now("b") + s.now("m") == 2)
+    both_insert(s, Actor::scan)
 }
 
 fn g2_backwards(s: &Stage) -> Result<bool> {
+    both_insert(s, Actor::scan_back)
+}
+
+fn both_insert<'s>(s: &'s Stage, scan: Scan<'s>) -> Result<bool> {
     let (mut a, mut b) = s.begin_two();
-    let free = a.scan_back("a", "n")?.is_empty() && b.scan_back("a", "n")?.is_empty();
+    let free = scan(&mut a, "a", "n")?.is_empty() && scan(&mut b, "a", "n")?.is_empty();
     a.put("b", 1)?;
     b.put("m", 1)?;
     a.commit()?;

@@ -5,8 +5,8 @@ mod transactions;
 use std::path::Path;
 
 use rust_rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, Options, ReadOptions, WaitForCompactOptions, WriteBatch,
-    WriteOptions,
+    BlockBasedOptions, Cache, DB, DBAccess, DBCompressionType, DBPinnableSlice, DBRawIteratorWithThreadMode,
+    Options, ReadOptions, WaitForCompactOptions, WriteBatchWithTransaction, WriteOptions,
 };
 use serde_json::json;
 
@@ -100,6 +100,43 @@ fn synced() -> WriteOptions {
     options
 }
 
+fn batch<const TRANSACTION: bool>(
+    records: &[(&[u8], Option<&[u8]>)],
+) -> WriteBatchWithTransaction<TRANSACTION> {
+    let mut batch = WriteBatchWithTransaction::default();
+    for (key, value) in records {
+        match value {
+            Some(v) => batch.put(key, v),
+            None => batch.delete(key),
+        }
+    }
+    batch
+}
+
+fn show(found: Option<DBPinnableSlice<'_>>, see: &mut dyn FnMut(&[u8])) -> bool {
+    found.inspect(|v| see(v)).is_some()
+}
+
+fn walk<D: DBAccess>(
+    mut iter: DBRawIteratorWithThreadMode<'_, D>,
+    from: &[u8],
+    limit: u64,
+    see: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<u64, Failure> {
+    iter.seek(from);
+    let mut n = 0;
+    while n < limit {
+        let Some((key, value)) = iter.item() else { break };
+        see(key, value);
+        n += 1;
+        if n < limit {
+            iter.next();
+        }
+    }
+    iter.status()?;
+    Ok(n)
+}
+
 impl Engine for RocksDb {
     fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
         Ok(Box::new(Handle {
@@ -164,37 +201,14 @@ impl Session for Handle<'_> {
             }
             return Ok(());
         }
-        let mut batch = WriteBatch::default();
-        for (key, value) in records {
-            match value {
-                Some(v) => batch.put(key, v),
-                None => batch.delete(key),
-            }
-        }
-        Ok(self.db.write_opt(&batch, options)?)
+        Ok(self.db.write_opt(&batch(records), options)?)
     }
 
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
-        let found = self.db.get_pinned_opt(key, &self.read)?;
-        if let Some(v) = &found {
-            see(v);
-        }
-        Ok(found.is_some())
+        Ok(show(self.db.get_pinned_opt(key, &self.read)?, see))
     }
 
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {
-        let mut iter = self.db.raw_iterator_opt(ReadOptions::default());
-        iter.seek(from);
-        let mut n = 0;
-        while n < limit {
-            let Some((key, value)) = iter.item() else { break };
-            see(key, value);
-            n += 1;
-            if n < limit {
-                iter.next();
-            }
-        }
-        iter.status()?;
-        Ok(n)
+        walk(self.db.raw_iterator_opt(ReadOptions::default()), from, limit, see)
     }
 }

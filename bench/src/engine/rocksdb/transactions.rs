@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rust_rocksdb::{
     Error, ErrorKind, MultiThreaded, Options, ReadOptions, Transaction, TransactionDB, TransactionDBOptions,
-    TransactionOptions, WriteBatchWithTransaction, WriteOptions,
+    TransactionOptions, WriteOptions,
 };
 
 use crate::Failure;
@@ -102,38 +102,16 @@ struct Handle<'a> {
 
 impl Session for Handle<'_> {
     fn write(&mut self, records: &[(&[u8], Option<&[u8]>)], sync: bool) -> Result<(), Failure> {
-        let mut batch = WriteBatchWithTransaction::<true>::default();
-        for (key, value) in records {
-            match value {
-                Some(v) => batch.put(key, v),
-                None => batch.delete(key),
-            }
-        }
-        Ok(self.db.write_opt(&batch, if sync { &self.synced } else { &self.buffered })?)
+        let options = if sync { &self.synced } else { &self.buffered };
+        Ok(self.db.write_opt(&rocksdb::batch(records), options)?)
     }
 
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
-        let found = self.db.get_pinned_opt(key, &self.read)?;
-        if let Some(v) = &found {
-            see(v);
-        }
-        Ok(found.is_some())
+        Ok(rocksdb::show(self.db.get_pinned_opt(key, &self.read)?, see))
     }
 
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {
-        let mut iter = self.db.raw_iterator_opt(ReadOptions::default());
-        iter.seek(from);
-        let mut n = 0;
-        while n < limit {
-            let Some((key, value)) = iter.item() else { break };
-            see(key, value);
-            n += 1;
-            if n < limit {
-                iter.next();
-            }
-        }
-        iter.status()?;
-        Ok(n)
+        rocksdb::walk(self.db.raw_iterator_opt(ReadOptions::default()), from, limit, see)
     }
 
     fn transact(&mut self, script: &Script<'_>, see: &mut dyn FnMut(&[u8])) -> Result<Outcome, Failure> {

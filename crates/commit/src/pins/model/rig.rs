@@ -264,10 +264,11 @@ impl Rig {
         self.pins.needed(synced, self.held(skip))
     }
 
-    fn held(&self, skip: Option<&std::sync::Arc<Memtable>>) -> impl Iterator<Item = u64> + use<> {
-        let chain = self.chain();
-        let rest = chain.iter().filter(|m| skip.is_none_or(|s| !std::sync::Arc::ptr_eq(m, s)));
-        rest.filter_map(|m| m.stretch.first()).collect::<Vec<_>>().into_iter()
+    /// Looks when it is asked, as the engine does.
+    fn held(&self, skip: Option<&std::sync::Arc<Memtable>>) -> impl Iterator<Item = u64> {
+        let counts = move |m: &std::sync::Arc<Memtable>| skip.is_none_or(|s| !std::sync::Arc::ptr_eq(m, s));
+        let all = std::iter::once_with(|| (*self.chain()).clone()).flatten();
+        all.filter(counts).filter_map(|m| m.stretch.first())
     }
 
     /// What has ended is let go of in the end.
