@@ -164,8 +164,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a cursor shows a row as it was before its lock",
         file: ROWS,
-        old: "let shown = self.is_there_still(way, stands);",
-        new: "let shown = Result::Ok(true);",
+        old: "Ok(()) => self.is_there_still(way, stands),",
+        new: "Ok(()) => Ok(true),",
         tests: &["locking_cursors", "isolation"],
     },
     Mutant {

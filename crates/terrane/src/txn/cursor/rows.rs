@@ -82,20 +82,25 @@ impl TransactionCursor<'_> {
             return Ok(true);
         }
         let mark = self.txn.locks.mark();
+        let shown = self.lock_row(way, stands, rows);
+        if !matches!(shown, Ok(true)) {
+            self.txn.locks.release_to(mark);
+        }
+        shown
+    }
+
+    /// Locks the row in `key`; whether it is there still.
+    fn lock_row(&mut self, way: Way, stands: Stands, rows: RowLocks) -> Result<bool> {
         match self.txn.locks.lock_key(self.table.id, &self.key, rows.mode, self.txn.patience) {
             Err(Refusal::Busy { .. }) if rows.skips() => {
                 if stands == Stands::OnBase {
                     way.step(&mut self.base)?;
                 }
-                return Ok(false);
+                Ok(false)
             }
-            taken => taken.map_err(|refusal| refused(refusal, &self.table, &self.key))?,
+            Err(refusal) => Err(refused(refusal, &self.table, &self.key)),
+            Ok(()) => self.is_there_still(way, stands),
         }
-        let shown = self.is_there_still(way, stands);
-        if !matches!(shown, Ok(true)) {
-            self.txn.locks.release_to(mark);
-        }
-        shown
     }
 
     /// Whether a row is there that was found, now that it is locked. The base then shows what it holds.
