@@ -341,7 +341,8 @@ impl Transaction {
     /// the prepared ones. Blocks for a flush.
     ///
     /// # Errors
-    /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then.
+    /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then;
+    /// after an error of a flush a restart may find it prepared.
     pub fn prepare(mut self, xid: &[u8]) -> Result<()> {
         self.settle_reads()?;
         self.engine.prepare(xid, self.writes, self.locks)
