@@ -39,6 +39,7 @@ const ROWS: &str = "crates/terrane/src/txn/cursor/rows.rs";
 const VALIDATE: &str = "crates/terrane/src/txn/validate.rs";
 const COMMIT: &str = "crates/terrane/src/db/commit.rs";
 const ATTACH: &str = "crates/terrane/src/txn/attach.rs";
+const INGEST: &str = "crates/terrane/src/txn/big/ingest.rs";
 const PREPARED: &str = "crates/terrane/src/txn/prepared.rs";
 
 const MUTANTS: &[Mutant] = &[
@@ -54,7 +55,21 @@ const MUTANTS: &[Mutant] = &[
         file: PREPARED,
         old: "                self.sync_log(self.settled())?;\n                self.manifest.append(&[Edit::Unstage",
         new: "                self.manifest.append(&[Edit::Unstage",
-        tests: &["crash"],
+        tests: &["random_crashes"],
+    },
+    Mutant {
+        name: "sorted data is taken in before it is durable",
+        file: INGEST,
+        old: "            run.sync(&self.space)?;",
+        new: "            let _ = &self.space;",
+        tests: &["random_crashes"],
+    },
+    Mutant {
+        name: "what is staged is not made durable",
+        file: PREPARED,
+        old: "            run.sync(&self.space)?;",
+        new: "            let _ = &self.space;",
+        tests: &["random_crashes"],
     },
     Mutant {
         name: "the first updater of a key does not win",

@@ -292,6 +292,10 @@ impl Run {
 
     fn close(&mut self) -> Outcome<()> {
         let Some(db) = self.db.take() else { return Ok(()) };
+        // One that still takes writes knows for certain that what failed has not happened.
+        if self.doubt.is_some() && db.sync().is_ok() {
+            self.doubt = None;
+        }
         let closed = db.close();
         self.media.run_all();
         match closed {

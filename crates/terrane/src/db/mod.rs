@@ -225,7 +225,7 @@ impl Db {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if no prepared transaction has this xid; otherwise as for [`Db::write`], and then it stays
-    /// prepared.
+    /// prepared; after an error of a flush a restart may find that it has ended.
     pub fn commit_prepared(&self, xid: &[u8], durability: Durability) -> Result<Seq> {
         self.engine.commit_prepared(xid, durability)
     }

@@ -399,7 +399,8 @@ impl Transaction {
     /// for one that wrote nothing here: that it is prepared says that it is part of something larger, which ends elsewhere, later.
     ///
     /// # Errors
-    /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then.
+    /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then;
+    /// after an error of a flush a restart may find it prepared.
     pub fn prepare(mut self, xid: &[u8]) -> Result<()> {
         self.writes.check()?;
         // Its locks stand in the prepare, which has a limit.
