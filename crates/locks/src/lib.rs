@@ -30,9 +30,12 @@ mod ledger;
 mod mode;
 mod owner;
 mod patience;
+mod ranges;
 mod refusal;
 mod shard;
+mod stretches;
 mod table;
+mod tree;
 mod wish;
 
 pub use mode::Mode;

@@ -26,8 +26,9 @@ const SLICES: u32 = 8;
 pub struct LockOptions {
     /// Parts with a mutex each. Key locks get along with each other better the more there are; a range lock is entered in all of them.
     pub shards: usize,
-    /// So many exclusive key locks of one owner in one subtable are replaced by a few ranges that cover them, if others hold nothing
-    /// between them.
+    /// So many key locks of one owner in one subtable that are all shared, or all exclusive, are replaced by a few ranges in that mode
+    /// that cover them, if others hold nothing between them that stands against it. So are ranges that do not touch, at a sixteenth of
+    /// this number (but more than a few): a range is entered in every shard.
     pub escalate_at: usize,
 }
 
@@ -52,7 +53,7 @@ pub struct Counts {
     pub deadlocks: u64,
     /// Requests whose patience ran out.
     pub timeouts: u64,
-    /// Times that key locks were replaced by ranges.
+    /// Times that key locks, or ranges, were replaced by fewer ranges.
     pub escalations: u64,
 }
 
@@ -89,7 +90,7 @@ impl LockTable {
             counts.keys += shard.key_locks();
             counts.waiting += shard.waiting() as u64;
             // Held is what stands in the last as well.
-            counts.ranges = shard.ranges() as u64;
+            counts.ranges = shard.ranges();
         }
         let graph = lock(&self.graph);
         Counts { waits: graph.waits, deadlocks: graph.deadlocks, timeouts: graph.timeouts, ..counts }
@@ -104,8 +105,10 @@ impl LockTable {
         self.escalate_at
     }
 
-    pub(crate) fn count_escalation(&self) {
-        self.escalations.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_escalation(&self, succeeded: bool) {
+        if succeeded {
+            self.escalations.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     #[inline]
@@ -120,6 +123,7 @@ impl LockTable {
             mode,
             start: key.key.clone(),
             reach: Reach::Key,
+            serial: 0,
         };
         let mut patience = patience;
         let slice = match patience {
@@ -207,6 +211,16 @@ impl LockTable {
             let mut shard = lock(&part.0);
             shard.remove_range(range);
             shard.settle(&self.graph);
+        }
+    }
+
+    /// Takes out ranges of an owner that cover nothing but what others of it cover as well, `whole` perhaps, which comes in first. Nothing
+    /// changes for those who wait.
+    pub(crate) fn replace_ranges(&self, parts: &[Arc<Wish>], whole: Option<&Arc<Wish>>) {
+        for part in &self.shards {
+            let mut shard = lock(&part.0);
+            whole.into_iter().for_each(|whole| shard.enter(whole));
+            parts.iter().for_each(|range| shard.remove_range(range));
         }
     }
 
