@@ -132,8 +132,9 @@ impl Stretches {
 
     /// Takes out all.
     pub(crate) fn drain(&mut self) -> Vec<Arc<Wish>> {
+        self.asked.clear();
         let all = self.iter().cloned().collect();
-        *self = Stretches::default();
+        self.subtables.clear();
         all
     }
 

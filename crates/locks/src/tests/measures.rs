@@ -21,6 +21,24 @@ fn how_long_a_lock_takes() {
     }
 }
 
+#[test]
+#[ignore = "a measurement"]
+fn how_long_a_range_takes() {
+    for windows in [1, 10] {
+        let table = LockTable::new(LockOptions::default());
+        let rounds = 200_000 / windows;
+        let start = Instant::now();
+        for round in 0..u64::from(rounds) {
+            let mut owner = table.owner(round);
+            (0..windows).for_each(|i| {
+                owner.lock_range(T, &number(i), Some(&number(i + 1)), Shared, Forever).unwrap()
+            });
+        }
+        let each = start.elapsed().as_nanos() as f64 / f64::from(rounds * windows);
+        println!("{windows} windows an owner: {each:.0} ns for lock and release");
+    }
+}
+
 /// The windows of a scan, one after the other and with gaps between, and keys locked beside them: by the owner of the windows, and by
 /// another one. What each costs is to be the same however many there are.
 #[test]
