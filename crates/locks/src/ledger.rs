@@ -140,17 +140,15 @@ impl Ledger {
         self.tally(subtable, Mode::Exclusive).keys += 1;
     }
 
-    pub(crate) fn add_range(&mut self, range: Arc<Wish>) {
-        self.next = self.next.max(range.serial + 1);
-        self.ranges.add(range);
+    /// A range was locked, perhaps in the place of others.
+    pub(crate) fn replace_ranges(&mut self, parts: &[Arc<Wish>], whole: Arc<Wish>) {
+        self.next = self.next.max(whole.serial + 1);
+        self.ranges.replace(parts, whole);
     }
 
-    /// Joins a range that is held with those that touch it: see [`Stretches::join`].
-    pub(crate) fn join(&mut self, range: &Wish) -> Option<(Arc<Wish>, Vec<Arc<Wish>>)> {
-        let mark = self.marks.last().copied().unwrap_or_default();
-        let joined = self.ranges.join(range, mark, self.next);
-        self.next += u64::from(joined.is_some());
-        joined
+    /// Those that touch a range and may join it: see [`Stretches`].
+    pub(crate) fn touching(&self, range: &Wish) -> Vec<Arc<Wish>> {
+        self.ranges.touching(range, self.marks.last().copied().unwrap_or_default())
     }
 
     /// Takes out a key that was locked at `serial` or later.

@@ -151,7 +151,7 @@ impl Rig {
         }
         self.visit(Shared);
         // What it finds to give back is what it knows.
-        self.table.replace_ranges(&[whole], Some(&part));
+        self.table.join_ranges(&[whole], &part);
     }
 
     fn is_quiet(&self) {
@@ -285,6 +285,49 @@ fn a_range_is_extended_while_another_wants_what_it_covers() {
 fn a_range_that_was_extended_goes_back_to_what_it_was() {
     extension(1, true, Flaw::None);
     extension(2, true, Flaw::None);
+}
+
+/// One extends a range to where another has a key, or is about to.
+fn extension_in_the_way(shard: u64, patience: Patience) {
+    let ways = Ways::default();
+    let ways_of_all = ways.clone();
+    explore(3, move || {
+        let rig = Rig::new(2);
+        let other = rig.clone();
+        let second = thread::spawn(move || {
+            let mut owner = other.table.owner(2);
+            owner.lock_key(T, &key_in(shard), Exclusive, Forever).unwrap();
+            other.visit(Exclusive);
+        });
+        let mut owner = rig.table.owner(1);
+        owner.lock_range(T, b"\xff", None, Shared, Forever).unwrap();
+        let outcome = owner.lock_range(T, b"", Some(b"\xff\x80"), Shared, patience);
+        ways.count(outcome.is_ok());
+        if outcome.is_ok() {
+            rig.visit(Shared);
+        }
+        assert_eq!((owner.len(), owner.holds(T, &key_in(shard), Shared)), (1, outcome.is_ok()));
+        assert_eq!(rig.table.counts().ranges, 1);
+        drop(owner);
+        second.join().unwrap();
+        rig.is_quiet();
+    });
+    match patience {
+        Forever => {}
+        _ => ways_of_all.were_both_seen(),
+    }
+}
+
+#[test]
+fn a_range_waits_where_it_would_grow() {
+    extension_in_the_way(0, Forever);
+    extension_in_the_way(1, Forever);
+}
+
+#[test]
+fn a_range_that_may_not_grow_is_what_it_was() {
+    extension_in_the_way(0, LIMITED);
+    extension_in_the_way(1, LIMITED);
 }
 
 #[test]

@@ -122,15 +122,21 @@ impl Owner {
         let wish = Wish { owner: self.number, subtable, mode, start, reach, serial };
         let Some(range) = self.held.ranges.missing(wish) else { return Ok(()) };
         let range = Arc::new(range);
-        self.table.lock_range(&range, patience)?;
-        self.held.add_range(range.clone());
-        self.join(&range);
+        let parts = self.held.touching(&range);
+        let whole = if parts.is_empty() { range.clone() } else { Arc::new(range.and(&parts, serial)) };
+        self.table.lock_range(&range, &parts, &whole, patience)?;
+        self.held.replace_ranges(&parts, whole);
         Ok(())
     }
 
+    /// Joins a range that is held with those that touch it.
     fn join(&mut self, range: &Wish) {
-        if let Some((whole, parts)) = self.held.join(range) {
-            self.table.replace_ranges(&parts, Some(&whole));
+        let parts = self.held.touching(range);
+        // It is one of those that touch it, or has become part of one.
+        if parts.len() > 1 {
+            let whole = Arc::new(range.and(&parts, self.held.next()));
+            self.table.join_ranges(&parts, &whole);
+            self.held.replace_ranges(&parts, whole);
         }
     }
 
@@ -232,7 +238,7 @@ impl Owner {
             let _ = self.take_range(subtable, mode, start, reach, STAYS, Patience::Never);
         }
         let released = self.held.ranges.supersede(subtable, mode);
-        self.table.replace_ranges(&released, None);
+        self.table.drop_ranges(&released);
         self.table.count_escalation(self.held.ranges.len() < before);
     }
 }

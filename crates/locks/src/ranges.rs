@@ -35,6 +35,11 @@ impl Ranges {
         self.of_mut(range.mode).remove(range)
     }
 
+    /// Puts a range in the place of another of its mode. Whether that was there.
+    pub(crate) fn replace(&mut self, range: &Wish, other: &Arc<Wish>) -> bool {
+        self.of_mut(range.mode).replace(range, other)
+    }
+
     /// Shows the owners of those that conflict with a wish, some perhaps several times.
     pub(crate) fn against(&self, wish: &Wish, mut f: impl FnMut(u64)) {
         for range in self.conflicting(wish.mode) {

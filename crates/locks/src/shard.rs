@@ -134,6 +134,16 @@ impl Shard {
         self.drop_if_empty(at);
     }
 
+    /// Puts a range of an owner in the place of others of it, of the same mode and subtable: at least one.
+    pub(crate) fn replace_ranges(&mut self, parts: &[Arc<Wish>], whole: &Arc<Wish>) {
+        let Ok(at) = self.subtable(whole.subtable) else { return };
+        let ranges = &mut self.subtables[at].1.ranges;
+        let mut parts = parts.iter();
+        if parts.next().is_some_and(|first| ranges.replace(first, whole)) {
+            self.ranges -= parts.map(|part| u64::from(ranges.remove(part))).sum::<u64>();
+        }
+    }
+
     /// Who stands against a request that comes now. Nobody: it may be entered.
     pub(crate) fn blockers(&self, wish: &Wish) -> Owners {
         let held = self.held_against(wish);

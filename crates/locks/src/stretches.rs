@@ -15,9 +15,10 @@
 //! part of a younger whole, both lie behind the same mark, and go together. A range that is to stay relies on none but such
 //! as stay, in its own mode.
 //!
-//! The shards learn of a join when it is settled here: each takes the whole in and the parts out under its mutex
-//! ([`crate::table::LockTable::replace_ranges`]). The parts cover the whole and stand in every shard by then, so nothing is asked of
-//! others, nobody finds a gap, and those who wait for the owner wait for it still.
+//! A shard puts the whole in the place of the parts while it holds its mutex, so nobody finds a gap. What it asks of others is only what
+//! was not held: the parts stand there already. Who has to wait for that waits for that alone, and joins when it has it. If it is
+//! refused in a later shard, the parts come back in the place of the whole, and what was new is given back
+//! ([`crate::table::LockTable::lock_range`]).
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -104,15 +105,17 @@ impl Stretches {
         Some(wish)
     }
 
-    pub(crate) fn add(&mut self, range: Arc<Wish>) {
-        if range.serial != STAYS {
-            self.asked.insert(range.serial, range.clone());
+    /// Puts one in the place of others of its mode and subtable, if there are any.
+    pub(crate) fn replace(&mut self, parts: &[Arc<Wish>], whole: Arc<Wish>) {
+        parts.iter().for_each(|part| self.remove(part));
+        if whole.serial != STAYS {
+            self.asked.insert(whole.serial, whole.clone());
         }
-        let at = self.subtables.binary_search_by_key(&range.subtable, |(id, _)| *id).unwrap_or_else(|at| {
-            self.subtables.insert(at, (range.subtable, Here::default()));
+        let at = self.subtables.binary_search_by_key(&whole.subtable, |(id, _)| *id).unwrap_or_else(|at| {
+            self.subtables.insert(at, (whole.subtable, Here::default()));
             at
         });
-        self.subtables[at].1.ranges.insert(range);
+        self.subtables[at].1.ranges.insert(whole);
     }
 
     fn remove(&mut self, range: &Wish) {
@@ -143,39 +146,22 @@ impl Stretches {
         self.asked.range(serial..).map(|(_, range)| range.clone()).collect()
     }
 
-    /// Joins one that is held with those that touch it, if there are any and the newest good mark is at `mark`: what they become,
-    /// with this serial number, and what they were.
-    pub(crate) fn join(
-        &mut self,
-        range: &Wish,
-        mark: u64,
-        serial: u64,
-    ) -> Option<(Arc<Wish>, Vec<Arc<Wish>>)> {
-        let here = self.here(range.subtable)?;
-        let may_join = |serial| if range.serial == STAYS { serial == STAYS } else { serial >= mark.max(1) };
-        if !may_join(range.serial) {
-            return None;
-        }
+    /// Those in its mode that touch a range, and may join it if the newest good mark is at `mark`. In order.
+    pub(crate) fn touching(&self, range: &Wish, mark: u64) -> Vec<Arc<Wish>> {
+        let is_since = |serial| serial >= mark.max(STAYS + 1);
+        let may_join = |serial| if range.serial == STAYS { serial == STAYS } else { is_since(serial) };
         let mut parts = Vec::new();
-        here.ranges.of(range.mode).find(
-            |start| range.reach.is_up_to(start),
-            |reach| reach.is_up_to(&range.start),
-            |part| {
-                if may_join(part.serial) {
-                    parts.push(part.clone());
-                }
-                Continue::<()>(())
-            },
-        );
-        // It is itself one of those that touch it.
-        if parts.len() < 2 {
-            return None;
+        if let Some(here) = self.here(range.subtable).filter(|_| may_join(range.serial)) {
+            here.ranges.of(range.mode).find(
+                |start| range.reach.is_up_to(start),
+                |reach| reach.is_up_to(&range.start),
+                |part| {
+                    parts.extend(Some(part).filter(|part| may_join(part.serial)).cloned());
+                    Continue::<()>(())
+                },
+            );
         }
-        let serial = if range.serial == STAYS { STAYS } else { serial };
-        let whole = Arc::new(hull(&parts, serial)?);
-        parts.iter().for_each(|part| self.remove(part));
-        self.add(whole.clone());
-        Some((whole, parts))
+        parts
     }
 
     /// Whether those in a mode have become so many that they are to be replaced.
@@ -188,7 +174,8 @@ impl Stretches {
     pub(crate) fn pieces(&self, subtable: SubtableId, mode: Mode, count: usize) -> Vec<Wish> {
         let Some(here) = self.here(subtable) else { return Vec::new() };
         let held: Vec<Arc<Wish>> = here.ranges.of(mode).iter().cloned().collect();
-        held.chunks(held.len().div_ceil(count).max(1)).filter_map(|piece| hull(piece, STAYS)).collect()
+        let pieces = held.chunks(held.len().div_ceil(count).max(1));
+        pieces.filter_map(|piece| Some(piece.first()?.and(piece, STAYS))).collect()
     }
 
     /// Takes out what was asked for and lies within one that stays.
@@ -222,12 +209,4 @@ impl Stretches {
 
 fn first_if<T>(wanted: bool, found: T) -> ControlFlow<T> {
     if wanted { Break(found) } else { Continue(()) }
-}
-
-/// From where the first of them starts to where the farthest ends. They are in order.
-fn hull(parts: &[Arc<Wish>], serial: u64) -> Option<Wish> {
-    let first = parts.first()?;
-    let reach = parts.iter().map(|part| &part.reach).max()?.clone();
-    let Wish { owner, subtable, mode, ref start, .. } = **first;
-    Some(Wish { owner, subtable, mode, start: start.clone(), reach, serial })
 }

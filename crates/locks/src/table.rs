@@ -133,17 +133,32 @@ impl LockTable {
         self.lock_in(&self.of(key.hash).0, shard, &Arc::new(wish), &mut patience, slice)
     }
 
-    /// Locks a range in all shards, or in none.
-    pub(crate) fn lock_range(&self, range: &Arc<Wish>, patience: Patience) -> Result<(), Refusal> {
+    /// Locks a range in all shards, or in none. If its owner holds `parts` that touch it, `whole` stands for it and them from then on, and
+    /// otherwise for it alone.
+    pub(crate) fn lock_range(
+        &self,
+        range: &Arc<Wish>,
+        parts: &[Arc<Wish>],
+        whole: &Arc<Wish>,
+        patience: Patience,
+    ) -> Result<(), Refusal> {
         let mut patience = patience;
         let slice = match patience {
             Patience::For(all) => (all / SLICES).max(Duration::from_nanos(1)),
             Patience::Never | Patience::Forever => Duration::ZERO,
         };
-        for (at, part) in self.shards.iter().enumerate() {
-            if let Err(refusal) = self.lock_in(&part.0, lock(&part.0), range, &mut patience, slice) {
-                self.unlock_range_in(&self.shards[..at], range);
+        for (at, Part(mutex)) in self.shards.iter().enumerate() {
+            let mut shard = lock(mutex);
+            if !parts.is_empty() && shard.blockers(range).is_empty() {
+                shard.replace_ranges(parts, whole);
+                shard.settle(&self.graph);
+            } else if let Err(refusal) = self.lock_in(mutex, shard, range, &mut patience, slice) {
+                self.unlock_range_in(&self.shards[..at], parts, whole);
                 return Err(refusal);
+            } else if !parts.is_empty() {
+                let mut shard = lock(mutex);
+                shard.replace_ranges(parts, whole);
+                shard.remove_range(range);
             }
         }
         Ok(())
@@ -203,23 +218,28 @@ impl LockTable {
     }
 
     pub(crate) fn unlock_range(&self, range: &Arc<Wish>) {
-        self.unlock_range_in(&self.shards, range);
+        self.unlock_range_in(&self.shards, &[], range);
     }
 
-    fn unlock_range_in(&self, parts: &[Part], range: &Arc<Wish>) {
-        for part in parts {
-            let mut shard = lock(&part.0);
+    /// Gives a range back, all but `parts` of it.
+    fn unlock_range_in(&self, shards: &[Part], parts: &[Arc<Wish>], range: &Arc<Wish>) {
+        for Part(mutex) in shards {
+            let mut shard = lock(mutex);
+            parts.iter().for_each(|part| shard.enter(part));
             shard.remove_range(range);
             shard.settle(&self.graph);
         }
     }
 
-    /// Takes out ranges of an owner that cover nothing but what others of it cover as well, `whole` perhaps, which comes in first. Nothing
-    /// changes for those who wait.
-    pub(crate) fn replace_ranges(&self, parts: &[Arc<Wish>], whole: Option<&Arc<Wish>>) {
-        for part in &self.shards {
-            let mut shard = lock(&part.0);
-            whole.into_iter().for_each(|whole| shard.enter(whole));
+    /// Puts a range of an owner in the place of others of it, which together cover the same. Nothing changes for those who wait.
+    pub(crate) fn join_ranges(&self, parts: &[Arc<Wish>], whole: &Arc<Wish>) {
+        self.shards.iter().for_each(|Part(mutex)| lock(mutex).replace_ranges(parts, whole));
+    }
+
+    /// Takes out ranges of an owner that cover nothing but what others of it cover as well. Nothing changes for those who wait.
+    pub(crate) fn drop_ranges(&self, parts: &[Arc<Wish>]) {
+        for Part(mutex) in self.shards.iter().filter(|_| !parts.is_empty()) {
+            let mut shard = lock(mutex);
             parts.iter().for_each(|range| shard.remove_range(range));
         }
     }
@@ -235,7 +255,7 @@ impl LockTable {
         lock(&self.of(hash).0)
     }
 
-    #[cfg(all(test, loom))]
+    #[cfg(test)]
     pub(crate) fn parts(&self) -> (impl Iterator<Item = &Mutex<Shard>>, &Mutex<Graph>) {
         (self.shards.iter().map(|part| &part.0), &self.graph)
     }

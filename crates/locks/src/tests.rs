@@ -27,8 +27,9 @@ fn busy(holders: &[u64]) -> Result<(), Refusal> {
     Err(Refusal::Busy { holders: holders.to_vec() })
 }
 
-/// What is held, and that nobody waits.
+/// What is held, and that nobody waits. Each range stands in every shard.
 fn quiet(table: &LockTable, keys: u64, ranges: u64) {
+    assert!(table.parts().0.all(|mutex| lock(mutex).ranges() == ranges), "{ranges} in every shard");
     let counts = table.counts();
     assert_eq!((counts.keys, counts.ranges, counts.waiting), (keys, ranges, 0), "{counts:?}");
 }

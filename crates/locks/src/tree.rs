@@ -51,6 +51,18 @@ impl RangeTree {
         found
     }
 
+    /// Puts another in the place of one, which is mostly its place as well: then nothing else is touched. Whether that was there.
+    pub(crate) fn replace(&mut self, range: &Wish, other: &Arc<Wish>) -> bool {
+        if replace(&mut self.root, range, other) {
+            return true;
+        }
+        let found = self.remove(range);
+        if found {
+            self.insert(other.clone());
+        }
+        found
+    }
+
     /// Shows, in order, the ranges of which both the start and the reach are as wanted, until `f` breaks. If some start is not
     /// wanted, none that follows may be; if some reach is not, none that is shorter may be.
     #[inline]
@@ -148,6 +160,31 @@ fn remove(link: &mut Link, range: &Wish) -> bool {
     found
 }
 
+/// Whether it was there and the other one belongs in the same place; otherwise nothing is changed.
+fn replace(link: &mut Link, range: &Wish, other: &Arc<Wish>) -> bool {
+    let Some(node) = link else { return false };
+    let side = order(range, &node.range);
+    let replaced = match side {
+        Ordering::Equal => {
+            let [before, after] = node.sides.each_ref().map(Option::as_ref);
+            let is_in_order = before.is_none_or(|node| order(node.outermost(1), other).is_le())
+                && after.is_none_or(|node| order(other, node.outermost(0)).is_le());
+            if is_in_order {
+                node.range = other.clone();
+            }
+            is_in_order
+        }
+        _ => {
+            side == order(other, &node.range)
+                && replace(&mut node.sides[usize::from(side.is_gt())], range, other)
+        }
+    };
+    if replaced {
+        node.renew();
+    }
+    replaced
+}
+
 fn take_first(link: &mut Link) -> Link {
     let node = link.as_mut()?;
     if node.sides[0].is_some() {
@@ -197,6 +234,15 @@ fn height(link: &Link) -> u8 {
 }
 
 impl Node {
+    /// The first or the last beneath.
+    fn outermost(&self, side: usize) -> &Wish {
+        let mut node = self;
+        while let Some(next) = &node.sides[side] {
+            node = next;
+        }
+        &node.range
+    }
+
     /// What it knows of those beneath, from those next beneath.
     fn renew(&mut self) {
         let [before, after] = self.sides.each_ref().map(height);

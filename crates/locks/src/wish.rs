@@ -68,6 +68,14 @@ impl Wish {
         self.reach.is_past(key) || self.is_key() && *key <= *self.start
     }
 
+    /// A range of the same owner from where the first of this and others starts to where the farthest ends.
+    pub(crate) fn and(&self, others: &[Arc<Wish>], serial: u64) -> Wish {
+        let Wish { owner, subtable, mode, .. } = *self;
+        let start = others.iter().map(|other| &other.start).fold(&self.start, Ord::min).clone();
+        let reach = others.iter().map(|other| &other.reach).fold(&self.reach, Ord::max).clone();
+        Wish { owner, subtable, mode, start, reach, serial }
+    }
+
     /// Whether the two cannot both be granted.
     pub(crate) fn conflicts_with(&self, other: &Wish) -> bool {
         self.owner != other.owner

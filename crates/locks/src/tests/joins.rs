@@ -129,13 +129,40 @@ fn who_waits_for_a_range_that_grows_gets_it_in_the_end() {
 fn a_range_that_is_refused_where_it_would_grow_leaves_what_was_held() {
     let table = table();
     let (mut a, mut b) = (table.owner(1), table.owner(2));
-    a.lock_range(T, b"b", Some(b"d"), Shared, Never).unwrap();
-    b.lock_key(T, b"e", Exclusive, Never).unwrap();
-    assert_eq!(a.lock_range(T, b"c", Some(b"f"), Shared, Never), busy(&[2]));
-    assert_eq!(ranges(&a), [range(b"b", b"d", Shared)]);
-    assert_eq!(b.lock_key(T, b"d", Exclusive, Never), Ok(()));
-    assert_eq!(b.lock_key(T, b"c", Exclusive, Never), busy(&[1]));
-    quiet(&table, 2, 1);
+    a.lock_range(T, &[8], Some(&[16]), Shared, Never).unwrap();
+    a.lock_range(T, &[20], Some(&[24]), Shared, Never).unwrap();
+    for key in (16..20).chain(24..40) {
+        b.lock_key(T, &[key], Exclusive, Never).unwrap();
+        assert_eq!(a.lock_range(T, &[12], Some(&[40]), Shared, Never), busy(&[2]));
+        let timed_out = Err(Refusal::TimedOut { holders: vec![2] });
+        assert_eq!(a.lock_range(T, &[12], Some(&[40]), Shared, For(Duration::from_nanos(1))), timed_out);
+        assert_eq!(ranges(&a), [range(&[8], &[16], Shared), range(&[20], &[24], Shared)]);
+        quiet(&table, 1, 2);
+        b.release_all();
+        for key in 0..48 {
+            let held = (8..16).contains(&key) || (20..24).contains(&key);
+            let expected = if held { busy(&[1]) } else { Ok(()) };
+            assert_eq!(table.owner(3).lock_key(T, &[key], Exclusive, Never), expected, "{key}");
+        }
+    }
+}
+
+#[test]
+fn a_range_that_has_to_wait_where_it_would_grow_is_one_in_the_end() {
+    for key in 16..24 {
+        let table = table();
+        let (mut a, mut b) = (table.owner(1), table.owner(2));
+        a.lock_range(T, &[8], Some(&[16]), Shared, Never).unwrap();
+        a.lock_range(T, &[24], Some(&[32]), Shared, Never).unwrap();
+        b.lock_key(T, &[key], Exclusive, Never).unwrap();
+        let a = ask(&table, a, |a| a.lock_range(T, &[16], Some(&[24]), Shared, Forever));
+        drop(b);
+        let (a, outcome) = a.join().unwrap();
+        assert_eq!((outcome, ranges(&a)), (Ok(()), vec![range(&[8], &[32], Shared)]));
+        quiet(&table, 0, 1);
+        drop(a);
+        quiet(&table, 0, 0);
+    }
 }
 
 #[test]

@@ -32,19 +32,30 @@ fn covering(tree: &RangeTree, key: u8) -> Vec<Range> {
 proptest! {
     #[test]
     fn a_tree_of_ranges_finds_what_a_list_does(
-        ops in proptest::collection::vec((any::<bool>(), ranges()), 1..300)
+        ops in proptest::collection::vec((0..3, ranges(), ranges()), 1..300)
     ) {
         let (mut tree, mut list) = (RangeTree::default(), Vec::<Range>::new());
-        for &(enters, what) in &ops {
-            if enters {
-                tree.insert(range(what));
-                list.push(what);
-            } else {
-                let at = list.iter().position(|&held| held == what);
-                prop_assert_eq!(tree.remove(&range(what)), at.is_some());
-                at.map(|at| list.swap_remove(at));
+        for &(op, what, other) in &ops {
+            let at = list.iter().position(|&held| held == what);
+            match op {
+                0 => {
+                    prop_assert_eq!(tree.remove(&range(what)), at.is_some());
+                    at.map(|at| list.swap_remove(at));
+                }
+                1 if !list.is_empty() => {
+                    // Often one that it stands beside.
+                    let at = at.unwrap_or(usize::from(what.1) % list.len());
+                    let held = std::mem::replace(&mut list[at], other);
+                    prop_assert!(tree.replace(&range(held), &range(other)));
+                }
+                _ => {
+                    tree.insert(range(what));
+                    list.push(what);
+                }
             }
+            tree.check();
         }
+        prop_assert!(!tree.replace(&range((9, 0, None)), &range((0, 0, None))));
         // Then only fewer, down to none.
         loop {
             tree.check();
