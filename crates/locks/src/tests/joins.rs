@@ -192,6 +192,21 @@ fn many_shared_key_locks_become_shared_ranges() {
 }
 
 #[test]
+fn a_key_stays_locked_if_only_what_goes_before_it_covers_it() {
+    let table = LockTable::new(LockOptions { shards: 4, escalate_at: 16 });
+    let (mut a, mut b) = (table.owner(1), table.owner(2));
+    b.lock_key(T, &number(1), Exclusive, Never).unwrap();
+    (0..15).for_each(|i| a.lock_key(T, &number(2 * i), Exclusive, Never).unwrap());
+    let mark = a.mark();
+    a.lock_range(T, &number(0), Some(&number(1)), Exclusive, Never).unwrap();
+    a.lock_key(T, &number(30), Exclusive, Never).unwrap();
+    assert_eq!(table.counts().escalations, 1);
+    a.release_to(mark);
+    (0..15).for_each(|i| assert!(a.holds(T, &number(2 * i), Exclusive), "{i}"));
+    assert_eq!(b.lock_key(T, &number(0), Shared, Never), busy(&[1]));
+}
+
+#[test]
 fn an_upgrade_outlives_the_key_locks_that_become_shared_ranges() {
     let table = LockTable::new(LockOptions { shards: 4, escalate_at: 32 });
     let mut a = table.owner(1);

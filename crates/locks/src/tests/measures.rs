@@ -39,34 +39,44 @@ fn how_long_a_range_takes() {
     }
 }
 
-/// The windows of a scan, one after the other and with gaps between, and keys locked beside them: by the owner of the windows, and by
-/// another one. What each costs is to be the same however many there are.
+/// The windows of a scan, one after the other or with gaps between, and keys locked beside them: by the owner of the windows, and by
+/// another one. What each costs is to be the same however many there are, or nearly so.
 #[test]
 #[ignore = "a measurement"]
 fn what_many_windows_cost() {
-    for (gap, many) in
-        [0, 1].into_iter().flat_map(|gap| [12_500, 25_000, 50_000, 100_000].map(|many| (gap, many)))
-    {
-        let table = LockTable::new(LockOptions { escalate_at: usize::MAX, ..LockOptions::default() });
-        let (mut a, mut b) = (table.owner(1), table.owner(2));
-        let each = |start: Instant| start.elapsed().as_nanos() as f64 / f64::from(many);
-        let start = Instant::now();
-        for i in 0..many {
-            a.lock_range(T, &number(4 * i), Some(&number(4 * i + 4 - gap)), Shared, Forever).unwrap();
-        }
-        let windows = each(start);
-        let start = Instant::now();
-        (0..many).for_each(|i| a.lock_key(T, &number(4 * i), Exclusive, Forever).unwrap());
-        let own = each(start);
-        let start = Instant::now();
-        (0..many).for_each(|i| b.lock_key(T, &number(4 * many + i), Exclusive, Forever).unwrap());
-        let others = each(start);
-        let start = Instant::now();
-        a.release_all();
-        let release = each(start);
+    let limit = LockOptions::default().escalate_at;
+    for (gap, escalate_at) in [(0, usize::MAX), (1, usize::MAX), (1, limit)] {
         println!(
-            "{many} windows, {gap} between: {windows:.0} ns each, {own:.0} ns a key in them, {others:.0} ns another's key, \
-             {release:.0} ns to release"
+            "{}, ranges {}:",
+            ["one after the other", "apart"][gap as usize],
+            match escalate_at {
+                usize::MAX => "stay",
+                _ => "become few",
+            }
         );
+        for many in [12_500, 25_000, 50_000, 100_000] {
+            what_windows_cost(many, gap, escalate_at);
+        }
     }
+}
+
+fn what_windows_cost(many: u32, gap: u32, escalate_at: usize) {
+    let table = LockTable::new(LockOptions { escalate_at, ..LockOptions::default() });
+    let (mut a, mut b) = (table.owner(1), table.owner(2));
+    let each = |f: &mut dyn FnMut(u32)| {
+        let start = Instant::now();
+        (0..many).for_each(f);
+        start.elapsed().as_nanos() as f64 / f64::from(many)
+    };
+    let windows = each(&mut |i| {
+        a.lock_range(T, &number(4 * i), Some(&number(4 * i + 4 - gap)), Shared, Forever).unwrap();
+    });
+    let own = each(&mut |i| a.lock_key(T, &number(4 * i), Exclusive, Forever).unwrap());
+    let others = each(&mut |i| b.lock_key(T, &number(4 * many + i), Exclusive, Forever).unwrap());
+    let start = Instant::now();
+    a.release_all();
+    let release = start.elapsed().as_nanos() as f64 / f64::from(many);
+    println!(
+        "{many} windows: {windows:.0} ns each, {own:.0} ns a key in them, {others:.0} ns another's key, {release:.0} ns to release"
+    );
 }
