@@ -81,15 +81,15 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the first updater in a range does not win",
         file: TRANSACTION,
-        old: "if let Some(seq) = self.snapshot_seq()\n",
-        new: "if let Some(seq) = self.snapshot_seq().filter(|_| false)\n",
+        old: "if let Some(seq) = txn.snapshot_seq()\n",
+        new: "if let Some(seq) = txn.snapshot_seq().filter(|_| false)\n",
         tests: &["anomalies", "isolation"],
     },
     Mutant {
         name: "a conflict is forgotten when tried again",
         file: TRANSACTION,
-        old: "            // Who tries again is told again.\n            self.locks.release_to(mark);\n",
-        new: "",
+        old: "if outcome.is_err() {",
+        new: "if false {",
         tests: &["anomalies"],
     },
     Mutant {
@@ -137,8 +137,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a savepoint gives back what a serializable transaction has read",
         file: TRANSACTION,
-        old: "if self.isolation != Isolation::Serializable {",
-        new: "{",
+        old: "(self.isolation != Isolation::Serializable).then(",
+        new: "true.then(",
         tests: &["anomalies", "isolation"],
     },
     Mutant {

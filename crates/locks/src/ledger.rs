@@ -7,22 +7,34 @@ use std::sync::Arc;
 use terrane_base::SubtableId;
 
 use crate::mode::Mode;
+use crate::stretches::{STAYS, Stretches};
 use crate::wish::Wish;
 
-/// See the module's head. Each thing has a serial number, given in order.
-#[derive(Debug, Default)]
+/// See the module's head. Each thing has a serial number, given in order from one on.
+#[derive(Debug)]
 pub(crate) struct Ledger {
     next: u64,
+    /// The marks that are still good, by what was next when they were set.
+    marks: Vec<u64>,
     keys: Vec<KeyLock>,
+    /// What they weigh.
+    weight: usize,
     /// By hash, the newest of `keys` with it.
     newest: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
     /// Key locks that were shared first.
     upgrades: Vec<(u64, KeyLock)>,
-    ranges: Vec<(u64, Arc<Wish>)>,
-    /// Ranges that took the place of key locks, and stay until the end.
-    escalated: Vec<Arc<Wish>>,
-    /// By subtable.
-    tallies: Vec<(SubtableId, Tally)>,
+    pub(crate) ranges: Stretches,
+    /// By subtable, and by mode.
+    tallies: Vec<(SubtableId, [Tally; 2])>,
+}
+
+/// A point to which an owner can go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    /// What was next.
+    pub(crate) serial: u64,
+    /// So many marks were good before.
+    depth: usize,
 }
 
 /// A key that is locked.
@@ -40,29 +52,60 @@ pub(crate) struct KeyLock {
 /// The first and the last of some keys.
 type Piece = (Arc<[u8]>, Arc<[u8]>);
 
+/// The key locks of one mode in a subtable.
 #[derive(Debug, Default)]
 struct Tally {
-    exclusive: usize,
-    /// So many there must be before it is tried again to replace them. Zero: as many as the table says.
+    weight: usize,
+    /// So much they must weigh before it is tried again to replace them. Zero: as much as the table says.
     next_try: usize,
 }
 
+impl KeyLock {
+    /// What it counts for, as memory: one of a long key as several.
+    fn weight(&self) -> usize {
+        1 + self.key.len() / 128
+    }
+}
+
 impl Ledger {
+    pub(crate) fn new() -> Ledger {
+        Ledger {
+            next: STAYS + 1,
+            marks: Vec::new(),
+            keys: Vec::new(),
+            weight: 0,
+            newest: HashMap::default(),
+            upgrades: Vec::new(),
+            ranges: Stretches::default(),
+            tallies: Vec::new(),
+        }
+    }
+
     /// The number that the next thing gets: what is taken from now on has it or a larger one.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.keys.len() + self.ranges.len() + self.escalated.len()
+        self.keys.len() + self.ranges.len()
+    }
+
+    pub(crate) fn mark(&mut self) -> Point {
+        self.marks.push(self.next);
+        Point { serial: self.next, depth: self.marks.len() - 1 }
+    }
+
+    /// Whether a mark is good still. Then those that were set later, and this one itself unless it is kept, are not from here on.
+    pub(crate) fn forget_marks(&mut self, point: Point, keep: bool) -> bool {
+        let is_good = self.marks.get(point.depth) == Some(&point.serial);
+        if is_good {
+            self.marks.truncate(point.depth + usize::from(keep));
+        }
+        is_good
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &KeyLock> {
         self.keys.iter()
-    }
-
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = &Arc<Wish>> {
-        self.ranges.iter().map(|(_, range)| range).chain(&self.escalated)
     }
 
     /// How a key is locked by itself.
@@ -71,22 +114,10 @@ impl Ledger {
         self.find(subtable, key, hash).map(|at| self.keys[at].mode)
     }
 
-    /// Whether a range covers a key in such a mode.
-    #[inline]
-    pub(crate) fn covers(&self, subtable: SubtableId, key: &[u8], mode: Mode) -> bool {
-        self.ranges().any(|range| range.mode.includes(mode) && range.covers(subtable, key))
-    }
-
-    /// Whether a key is locked because that was asked for, and not only by ranges that took the place of key locks, which reach
-    /// farther than those did. (Which keys those were is not known any more: they may be very many.)
+    /// Whether a key is locked because that was asked for, and not only by ranges that took the place of other locks, which reach
+    /// farther than those did. (Which those were is not known any more: they may be very many.)
     pub(crate) fn was_asked_for(&self, subtable: SubtableId, key: &[u8], hash: u64) -> bool {
-        self.key_mode(subtable, key, hash).is_some()
-            || self.ranges.iter().any(|(_, range)| range.covers(subtable, key))
-    }
-
-    /// Whether a range includes another.
-    pub(crate) fn includes(&self, wish: &Wish) -> bool {
-        self.ranges().any(|range| range.mode.includes(wish.mode) && range.includes(wish))
+        self.key_mode(subtable, key, hash).is_some() || self.ranges.cover_as_asked(subtable, key)
     }
 
     fn find(&self, subtable: SubtableId, key: &[u8], hash: u64) -> Option<usize> {
@@ -105,10 +136,10 @@ impl Ledger {
     pub(crate) fn add_key(&mut self, subtable: SubtableId, key: Arc<[u8]>, hash: u64, mode: Mode) {
         let older = self.newest.insert(hash, self.keys.len());
         let serial = self.serial();
-        self.keys.push(KeyLock { subtable, key, hash, mode, serial, older });
-        if mode == Mode::Exclusive {
-            self.tally(subtable).exclusive += 1;
-        }
+        let lock = KeyLock { subtable, key, hash, mode, serial, older };
+        self.weight += lock.weight();
+        self.tally(subtable, mode).weight += lock.weight();
+        self.keys.push(lock);
     }
 
     /// A key is now locked exclusively that was shared.
@@ -116,18 +147,21 @@ impl Ledger {
         let Some(at) = self.find(subtable, key, hash) else { return };
         self.keys[at].mode = Mode::Exclusive;
         let upgraded = (self.serial(), self.keys[at].clone());
+        let weight = upgraded.1.weight();
         self.upgrades.push(upgraded);
-        self.tally(subtable).exclusive += 1;
+        self.tally(subtable, Mode::Shared).weight -= weight;
+        self.tally(subtable, Mode::Exclusive).weight += weight;
     }
 
-    pub(crate) fn add_range(&mut self, range: Arc<Wish>) {
-        let serial = self.serial();
-        self.ranges.push((serial, range));
+    /// A range was locked, perhaps in the place of others.
+    pub(crate) fn replace_ranges(&mut self, parts: &[Arc<Wish>], whole: Arc<Wish>) {
+        self.next = self.next.max(whole.serial + 1);
+        self.ranges.replace(parts, whole);
     }
 
-    /// Takes out a range that was locked at `serial` or later.
-    pub(crate) fn pop_range(&mut self, serial: u64) -> Option<Arc<Wish>> {
-        self.ranges.pop_if(|(at, _)| *at >= serial).map(|(_, range)| range)
+    /// Those that touch a range and may join it: see [`Stretches`].
+    pub(crate) fn touching(&self, range: &Wish) -> Vec<Arc<Wish>> {
+        self.ranges.touching(range, self.marks.last().copied().unwrap_or_default())
     }
 
     /// Takes out a key that was locked at `serial` or later.
@@ -137,9 +171,8 @@ impl Ledger {
             Some(older) => self.newest.insert(key.hash, older),
             None => self.newest.remove(&key.hash),
         };
-        if key.mode == Mode::Exclusive {
-            self.tally(key.subtable).exclusive -= 1;
-        }
+        self.weight -= key.weight();
+        self.tally(key.subtable, key.mode).weight -= key.weight();
         Some(key)
     }
 
@@ -148,55 +181,64 @@ impl Ledger {
         while let Some((_, upgraded)) = self.upgrades.pop_if(|(at, _)| *at >= serial) {
             if let Some(at) = self.find(upgraded.subtable, &upgraded.key, upgraded.hash) {
                 self.keys[at].mode = Mode::Shared;
-                self.tally(upgraded.subtable).exclusive -= 1;
+                self.tally(upgraded.subtable, Mode::Exclusive).weight -= upgraded.weight();
+                self.tally(upgraded.subtable, Mode::Shared).weight += upgraded.weight();
                 return Some(upgraded);
             }
         }
         None
     }
 
-    /// Empties it, and gives what was there.
-    pub(crate) fn drain(&mut self) -> (impl Iterator<Item = KeyLock>, impl Iterator<Item = Arc<Wish>>) {
+    /// Empties it, and gives what was there. No mark is good any more.
+    pub(crate) fn drain(&mut self) -> (impl Iterator<Item = KeyLock>, Vec<Arc<Wish>>) {
+        self.marks.clear();
         self.newest.clear();
         self.upgrades.clear();
         self.tallies.clear();
-        let ranges = self.ranges.drain(..).map(|(_, range)| range).chain(self.escalated.drain(..)).rev();
-        (self.keys.drain(..), ranges)
+        self.weight = 0;
+        (self.keys.drain(..), self.ranges.drain())
     }
 
-    /// Whether the exclusive key locks of a subtable have become so many that they are to be replaced.
+    /// Whether the key locks of a subtable in a mode weigh so much that they are to be replaced.
     #[inline]
-    pub(crate) fn is_escalation_due(&self, subtable: SubtableId, limit: usize) -> bool {
+    pub(crate) fn are_too_many(&self, subtable: SubtableId, mode: Mode, limit: usize) -> bool {
         // Most owners never hold so many in all.
-        self.keys.len() >= limit
+        self.weight >= limit
             && self.tallies.binary_search_by_key(&subtable, |&(id, _)| id).is_ok_and(|at| {
-                let tally = &self.tallies[at].1;
-                tally.exclusive >= tally.next_try.max(limit)
+                let tally = &self.tallies[at].1[mode as usize];
+                tally.weight >= tally.next_try.max(limit)
             })
     }
 
-    /// At most `count` pieces of equal size, into which the exclusive key locks of a subtable fall.
-    pub(crate) fn pieces(&self, subtable: SubtableId, count: usize) -> Vec<Piece> {
-        let exclusive = |lock: &&KeyLock| lock.subtable == subtable && lock.mode == Mode::Exclusive;
-        let mut keys: Vec<&Arc<[u8]>> = self.keys.iter().filter(exclusive).map(|lock| &lock.key).collect();
+    /// At most `count` pieces of equal size, into which the key locks of a subtable in a mode fall.
+    pub(crate) fn pieces(&self, subtable: SubtableId, mode: Mode, count: usize) -> Vec<Piece> {
+        let wanted = |lock: &&KeyLock| lock.subtable == subtable && lock.mode == mode;
+        let mut keys: Vec<&Arc<[u8]>> = self.keys.iter().filter(wanted).map(|lock| &lock.key).collect();
         keys.sort_unstable();
         let pieces = keys.chunks(keys.len().div_ceil(count).max(1));
         pieces.filter_map(|piece| Some(((*piece.first()?).clone(), (*piece.last()?).clone()))).collect()
     }
 
-    /// Ranges of a subtable have been locked exclusively: takes out the key locks that they cover.
-    pub(crate) fn escalate(&mut self, subtable: SubtableId, ranges: Vec<Arc<Wish>>) -> Vec<KeyLock> {
-        let covered = |lock: &mut KeyLock| ranges.iter().any(|range| range.covers(lock.subtable, &lock.key));
+    /// Takes out the key locks for which ranges of a mode stand that stay until the end.
+    pub(crate) fn supersede_keys(&mut self, subtable: SubtableId, mode: Mode) -> Vec<KeyLock> {
+        let ranges = &self.ranges;
+        let covered = |lock: &mut KeyLock| {
+            lock.subtable == subtable
+                && mode.includes(lock.mode)
+                && ranges.cover_to_the_end(subtable, &lock.key, mode)
+        };
         let released: Vec<KeyLock> = self.keys.extract_if(.., covered).collect();
         self.upgrades.retain_mut(|(_, lock)| !covered(lock));
         self.newest.clear();
         for (at, lock) in self.keys.iter_mut().enumerate() {
             lock.older = self.newest.insert(lock.hash, at);
         }
-        self.escalated.extend(ranges);
-        let tally = self.tally(subtable);
-        tally.exclusive -= released.iter().filter(|lock| lock.mode == Mode::Exclusive).count();
-        tally.next_try = 2 * tally.exclusive;
+        for lock in &released {
+            self.weight -= lock.weight();
+            self.tally(subtable, lock.mode).weight -= lock.weight();
+        }
+        let tally = self.tally(subtable, mode);
+        tally.next_try = 2 * tally.weight;
         released
     }
 
@@ -206,12 +248,12 @@ impl Ledger {
         serial
     }
 
-    fn tally(&mut self, subtable: SubtableId) -> &mut Tally {
+    fn tally(&mut self, subtable: SubtableId, mode: Mode) -> &mut Tally {
         let at = self.tallies.binary_search_by_key(&subtable, |&(id, _)| id).unwrap_or_else(|at| {
-            self.tallies.insert(at, (subtable, Tally::default()));
+            self.tallies.insert(at, (subtable, Default::default()));
             at
         });
-        &mut self.tallies[at].1
+        &mut self.tallies[at].1[mode as usize]
     }
 }
 

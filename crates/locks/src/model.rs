@@ -32,6 +32,8 @@ enum Flaw {
     Abandoning,
     /// It goes without looking whether it was granted.
     Blind,
+    /// Who extends a range takes out what it had before the whole is in.
+    Parting,
 }
 
 struct Rig {
@@ -83,8 +85,14 @@ impl Rig {
 
     /// A request for the one key whose time runs out at once, done wrongly.
     fn lose_patience_wrongly(&self, owner: u64, flaw: Flaw) {
-        let wish =
-            Wish { owner, subtable: T, mode: Exclusive, start: Arc::from(&b"k"[..]), reach: Reach::Key };
+        let wish = Wish {
+            owner,
+            subtable: T,
+            mode: Exclusive,
+            start: Arc::from(&b"k"[..]),
+            reach: Reach::Key,
+            serial: 0,
+        };
         let wish = Arc::new(wish);
         let (mut shards, graph) = self.table.parts();
         let mutex = shards.next().unwrap();
@@ -108,6 +116,42 @@ impl Rig {
             shard.remove_key(owner, T, b"k");
             shard.settle(graph);
         }
+    }
+
+    /// Locks a range, which is done, and then what touches it, and visits before and after. Then it perhaps goes back to where it was,
+    /// and visits once more.
+    fn extend(&self, number: u64, goes_back: bool, flaw: Flaw) {
+        let mut owner = self.table.owner(number);
+        owner.lock_range(T, b"", Some(b"\x80"), Shared, Forever).unwrap();
+        self.visit(Shared);
+        let mark = goes_back.then(|| owner.mark());
+        if flaw == Flaw::Parting {
+            return self.extend_wrongly(&owner);
+        }
+        owner.lock_range(T, b"\x80", None, Shared, Forever).unwrap();
+        self.visit(Shared);
+        if let Some(mark) = mark {
+            assert_eq!(owner.len(), 2);
+            owner.release_to(mark);
+            self.visit(Shared);
+        }
+        assert_eq!(owner.len(), 1);
+    }
+
+    fn extend_wrongly(&self, owner: &Owner) {
+        let wish = |reach| {
+            let start = Arc::from(&b""[..]);
+            Wish { owner: owner.number(), subtable: T, mode: Shared, start, reach, serial: 1 }
+        };
+        let part = Arc::new(wish(Reach::Before(Arc::from(&b"\x80"[..]))));
+        let whole = Arc::new(wish(Reach::End));
+        for mutex in self.table.parts().0 {
+            lock(mutex).remove_range(&part);
+            lock(mutex).enter(&whole);
+        }
+        self.visit(Shared);
+        // What it finds to give back is what it knows.
+        self.table.join_ranges(&[whole], &part);
     }
 
     fn is_quiet(&self) {
@@ -213,6 +257,83 @@ fn a_key_and_a_range_exclude_each_other_in_either_shard() {
             rig.is_quiet();
         });
     }
+}
+
+/// One extends a range that it holds, while another wants a key that lies in it from the beginning.
+fn extension(shards: usize, goes_back: bool, flaw: Flaw) {
+    explore(3, move || {
+        let rig = Rig::new(shards);
+        let other = rig.clone();
+        let second = thread::spawn(move || {
+            let mut owner = other.table.owner(2);
+            owner.lock_key(T, &key_in(0), Exclusive, Forever).unwrap();
+            other.visit(Exclusive);
+        });
+        rig.extend(1, goes_back, flaw);
+        second.join().unwrap();
+        rig.is_quiet();
+    });
+}
+
+#[test]
+fn a_range_is_extended_while_another_wants_what_it_covers() {
+    extension(1, false, Flaw::None);
+    extension(2, false, Flaw::None);
+}
+
+#[test]
+fn a_range_that_was_extended_goes_back_to_what_it_was() {
+    extension(1, true, Flaw::None);
+    extension(2, true, Flaw::None);
+}
+
+/// One extends a range to where another has a key, or is about to.
+fn extension_in_the_way(shard: u64, patience: Patience) {
+    let ways = Ways::default();
+    let ways_of_all = ways.clone();
+    explore(3, move || {
+        let rig = Rig::new(2);
+        let other = rig.clone();
+        let second = thread::spawn(move || {
+            let mut owner = other.table.owner(2);
+            owner.lock_key(T, &key_in(shard), Exclusive, Forever).unwrap();
+            other.visit(Exclusive);
+        });
+        let mut owner = rig.table.owner(1);
+        owner.lock_range(T, b"\xff", None, Shared, Forever).unwrap();
+        let outcome = owner.lock_range(T, b"", Some(b"\xff\x80"), Shared, patience);
+        ways.count(outcome.is_ok());
+        if outcome.is_ok() {
+            rig.visit(Shared);
+        }
+        assert_eq!((owner.len(), owner.holds(T, &key_in(shard), Shared)), (1, outcome.is_ok()));
+        assert_eq!(rig.table.counts().ranges, 1);
+        drop(owner);
+        second.join().unwrap();
+        rig.is_quiet();
+    });
+    match patience {
+        Forever => {}
+        _ => ways_of_all.were_both_seen(),
+    }
+}
+
+#[test]
+fn a_range_waits_where_it_would_grow() {
+    extension_in_the_way(0, Forever);
+    extension_in_the_way(1, Forever);
+}
+
+#[test]
+fn a_range_that_may_not_grow_is_what_it_was() {
+    extension_in_the_way(0, LIMITED);
+    extension_in_the_way(1, LIMITED);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn the_whole_of_a_range_must_be_in_before_its_part_goes() {
+    extension(1, false, Flaw::Parting);
 }
 
 /// Locks two things one after the other. Whether it got both.

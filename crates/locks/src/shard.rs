@@ -17,16 +17,24 @@ use crate::cell::Cell;
 use crate::graph::{Graph, Owners};
 use crate::lock;
 use crate::mode::Mode;
+use crate::ranges::Ranges;
 use crate::wish::{Reach, Wish};
 
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
-    /// By subtable, of which none is without keys.
-    keys: Vec<(SubtableId, Keys)>,
+    /// By subtable, of which there is none in which nothing is held.
+    subtables: Vec<(SubtableId, Held)>,
     key_locks: u64,
-    ranges: Vec<Arc<Wish>>,
+    ranges: u64,
     waiting: VecDeque<Request>,
+}
+
+/// What is held in a subtable.
+#[derive(Debug, Default)]
+struct Held {
+    keys: Keys,
+    ranges: Ranges,
 }
 
 type Keys = BTreeMap<Arc<[u8]>, Holders>;
@@ -50,22 +58,27 @@ impl Shard {
         self.key_locks
     }
 
-    pub(crate) fn ranges(&self) -> usize {
-        self.ranges.len()
+    pub(crate) fn ranges(&self) -> u64 {
+        self.ranges
     }
 
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Locks a key in the simple case: no ranges are here, nobody waits, and nobody stands against it.
+    /// Locks a key in the simple case: nobody waits, and nobody stands against it.
     #[inline]
     pub(crate) fn try_key(&mut self, owner: u64, subtable: SubtableId, key: &Arc<[u8]>, mode: Mode) -> bool {
-        if !self.ranges.is_empty() || !self.waiting.is_empty() {
+        if !self.waiting.is_empty() {
             return false;
         }
         let at = self.subtable_or_new(subtable);
-        match self.keys[at].1.entry(key.clone()) {
+        let here = &mut self.subtables[at].1;
+        // Then there is something in the subtable, and it may stay.
+        if here.ranges.is_against(owner, key, mode) {
+            return false;
+        }
+        match here.keys.entry(key.clone()) {
             Entry::Vacant(vacant) => {
                 vacant.insert(smallvec![Holder { owner, mode }]);
                 self.key_locks += 1;
@@ -83,19 +96,21 @@ impl Shard {
 
     /// Enters what nothing stands against.
     pub(crate) fn enter(&mut self, wish: &Arc<Wish>) {
+        let at = self.subtable_or_new(wish.subtable);
+        let here = &mut self.subtables[at].1;
         if wish.is_key() {
-            let at = self.subtable_or_new(wish.subtable);
-            let holders = self.keys[at].1.entry(wish.start.clone()).or_default();
+            let holders = here.keys.entry(wish.start.clone()).or_default();
             self.key_locks += u64::from(holders.admit(wish.owner, wish.mode));
         } else {
-            self.ranges.push(wish.clone());
+            here.ranges.insert(wish.clone());
+            self.ranges += 1;
         }
     }
 
     /// Takes an owner's lock off a key.
     pub(crate) fn remove_key(&mut self, owner: u64, subtable: SubtableId, key: &[u8]) {
         let Ok(at) = self.subtable(subtable) else { return };
-        let keys = &mut self.keys[at].1;
+        let keys = &mut self.subtables[at].1.keys;
         let Some(holders) = keys.get_mut(key) else { return };
         let before = holders.len();
         holders.retain(|holder| holder.owner != owner);
@@ -103,21 +118,29 @@ impl Shard {
         if holders.is_empty() {
             keys.remove(key);
         }
-        if keys.is_empty() {
-            self.keys.remove(at);
-        }
+        self.drop_if_empty(at);
     }
 
     /// Makes an owner's exclusive lock on a key a shared one.
     pub(crate) fn downgrade_key(&mut self, owner: u64, subtable: SubtableId, key: &[u8]) {
         let Ok(at) = self.subtable(subtable) else { return };
-        let holders = self.keys[at].1.get_mut(key).into_iter().flatten();
+        let holders = self.subtables[at].1.keys.get_mut(key).into_iter().flatten();
         holders.filter(|holder| holder.owner == owner).for_each(|holder| holder.mode = Mode::Shared);
     }
 
-    pub(crate) fn remove_range(&mut self, range: &Arc<Wish>) {
-        if let Some(at) = self.ranges.iter().rposition(|held| Arc::ptr_eq(held, range)) {
-            self.ranges.swap_remove(at);
+    pub(crate) fn remove_range(&mut self, range: &Wish) {
+        let Ok(at) = self.subtable(range.subtable) else { return };
+        self.ranges -= u64::from(self.subtables[at].1.ranges.remove(range));
+        self.drop_if_empty(at);
+    }
+
+    /// Puts a range of an owner in the place of others of it, of the same mode and subtable: at least one.
+    pub(crate) fn replace_ranges(&mut self, parts: &[Arc<Wish>], whole: &Arc<Wish>) {
+        let Ok(at) = self.subtable(whole.subtable) else { return };
+        let ranges = &mut self.subtables[at].1.ranges;
+        let mut parts = parts.iter();
+        if parts.next().is_some_and(|first| ranges.replace(first, whole)) {
+            self.ranges -= parts.map(|part| u64::from(ranges.remove(part))).sum::<u64>();
         }
     }
 
@@ -194,7 +217,7 @@ impl Shard {
     fn held_against(&self, wish: &Wish) -> Owners {
         let mut owners = Owners::new();
         if let Ok(at) = self.subtable(wish.subtable) {
-            let keys = &self.keys[at].1;
+            let Held { keys, ranges } = &self.subtables[at].1;
             let mut look = |holders: &Holders| {
                 let against = holders.iter().filter(|holder| holder.stands_against(wish.owner, wish.mode));
                 against.for_each(|holder| add(&mut owners, holder.owner));
@@ -209,9 +232,8 @@ impl Shard {
             } else {
                 keys.range::<[u8], _>((Bound::Included(&*wish.start), end)).for_each(|(_, h)| look(h));
             }
+            ranges.against(wish, |owner| add(&mut owners, owner));
         }
-        let ranges = self.ranges.iter().filter(|range| range.conflicts_with(wish));
-        ranges.for_each(|range| add(&mut owners, range.owner));
         owners
     }
 
@@ -243,14 +265,21 @@ impl Shard {
     }
 
     fn subtable(&self, subtable: SubtableId) -> Result<usize, usize> {
-        self.keys.binary_search_by_key(&subtable, |&(id, _)| id)
+        self.subtables.binary_search_by_key(&subtable, |(id, _)| *id)
     }
 
     fn subtable_or_new(&mut self, subtable: SubtableId) -> usize {
         self.subtable(subtable).unwrap_or_else(|at| {
-            self.keys.insert(at, (subtable, Keys::new()));
+            self.subtables.insert(at, (subtable, Held::default()));
             at
         })
+    }
+
+    fn drop_if_empty(&mut self, at: usize) {
+        let here = &self.subtables[at].1;
+        if here.keys.is_empty() && here.ranges.is_empty() {
+            self.subtables.remove(at);
+        }
     }
 }
 

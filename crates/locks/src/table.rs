@@ -26,8 +26,10 @@ const SLICES: u32 = 8;
 pub struct LockOptions {
     /// Parts with a mutex each. Key locks get along with each other better the more there are; a range lock is entered in all of them.
     pub shards: usize,
-    /// So many exclusive key locks of one owner in one subtable are replaced by a few ranges that cover them, if others hold nothing
-    /// between them.
+    /// So many key locks of one owner in one subtable that are all shared, or all exclusive, are replaced by a few ranges in that mode
+    /// that cover them, if others hold nothing between them that stands against it. So are ranges that do not touch, at a sixteenth of
+    /// this number (but more than a few): a range is entered in every shard. A key of 128 bytes or more counts as several, one more for
+    /// each 128 bytes.
     pub escalate_at: usize,
 }
 
@@ -52,7 +54,7 @@ pub struct Counts {
     pub deadlocks: u64,
     /// Requests whose patience ran out.
     pub timeouts: u64,
-    /// Times that key locks were replaced by ranges.
+    /// Times that key locks, or ranges, were replaced by fewer ranges.
     pub escalations: u64,
 }
 
@@ -89,7 +91,7 @@ impl LockTable {
             counts.keys += shard.key_locks();
             counts.waiting += shard.waiting() as u64;
             // Held is what stands in the last as well.
-            counts.ranges = shard.ranges() as u64;
+            counts.ranges = shard.ranges();
         }
         let graph = lock(&self.graph);
         Counts { waits: graph.waits, deadlocks: graph.deadlocks, timeouts: graph.timeouts, ..counts }
@@ -104,8 +106,10 @@ impl LockTable {
         self.escalate_at
     }
 
-    pub(crate) fn count_escalation(&self) {
-        self.escalations.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_escalation(&self, succeeded: bool) {
+        if succeeded {
+            self.escalations.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     #[inline]
@@ -120,6 +124,7 @@ impl LockTable {
             mode,
             start: key.key.clone(),
             reach: Reach::Key,
+            serial: 0,
         };
         let mut patience = patience;
         let slice = match patience {
@@ -129,17 +134,32 @@ impl LockTable {
         self.lock_in(&self.of(key.hash).0, shard, &Arc::new(wish), &mut patience, slice)
     }
 
-    /// Locks a range in all shards, or in none.
-    pub(crate) fn lock_range(&self, range: &Arc<Wish>, patience: Patience) -> Result<(), Refusal> {
+    /// Locks a range in all shards, or in none. If its owner holds `parts` that touch it, `whole` stands for it and them from then on, and
+    /// otherwise for it alone.
+    pub(crate) fn lock_range(
+        &self,
+        range: &Arc<Wish>,
+        parts: &[Arc<Wish>],
+        whole: &Arc<Wish>,
+        patience: Patience,
+    ) -> Result<(), Refusal> {
         let mut patience = patience;
         let slice = match patience {
             Patience::For(all) => (all / SLICES).max(Duration::from_nanos(1)),
             Patience::Never | Patience::Forever => Duration::ZERO,
         };
-        for (at, part) in self.shards.iter().enumerate() {
-            if let Err(refusal) = self.lock_in(&part.0, lock(&part.0), range, &mut patience, slice) {
-                self.unlock_range_in(&self.shards[..at], range);
+        for (at, Part(mutex)) in self.shards.iter().enumerate() {
+            let mut shard = lock(mutex);
+            if !parts.is_empty() && shard.blockers(range).is_empty() {
+                shard.replace_ranges(parts, whole);
+                shard.settle(&self.graph);
+            } else if let Err(refusal) = self.lock_in(mutex, shard, range, &mut patience, slice) {
+                self.unlock_range_in(&self.shards[..at], parts, whole);
                 return Err(refusal);
+            } else if !parts.is_empty() {
+                let mut shard = lock(mutex);
+                shard.replace_ranges(parts, whole);
+                shard.remove_range(range);
             }
         }
         Ok(())
@@ -199,14 +219,29 @@ impl LockTable {
     }
 
     pub(crate) fn unlock_range(&self, range: &Arc<Wish>) {
-        self.unlock_range_in(&self.shards, range);
+        self.unlock_range_in(&self.shards, &[], range);
     }
 
-    fn unlock_range_in(&self, parts: &[Part], range: &Arc<Wish>) {
-        for part in parts {
-            let mut shard = lock(&part.0);
+    /// Gives a range back, all but `parts` of it.
+    fn unlock_range_in(&self, shards: &[Part], parts: &[Arc<Wish>], range: &Arc<Wish>) {
+        for Part(mutex) in shards {
+            let mut shard = lock(mutex);
+            parts.iter().for_each(|part| shard.enter(part));
             shard.remove_range(range);
             shard.settle(&self.graph);
+        }
+    }
+
+    /// Puts a range of an owner in the place of others of it, which together cover the same. Nothing changes for those who wait.
+    pub(crate) fn join_ranges(&self, parts: &[Arc<Wish>], whole: &Arc<Wish>) {
+        self.shards.iter().for_each(|Part(mutex)| lock(mutex).replace_ranges(parts, whole));
+    }
+
+    /// Takes out ranges of an owner that cover nothing but what others of it cover as well. Nothing changes for those who wait.
+    pub(crate) fn drop_ranges(&self, parts: &[Arc<Wish>]) {
+        for Part(mutex) in self.shards.iter().filter(|_| !parts.is_empty()) {
+            let mut shard = lock(mutex);
+            parts.iter().for_each(|range| shard.remove_range(range));
         }
     }
 
@@ -221,7 +256,7 @@ impl LockTable {
         lock(&self.of(hash).0)
     }
 
-    #[cfg(all(test, loom))]
+    #[cfg(test)]
     pub(crate) fn parts(&self) -> (impl Iterator<Item = &Mutex<Shard>>, &Mutex<Graph>) {
         (self.shards.iter().map(|part| &part.0), &self.graph)
     }

@@ -11,7 +11,10 @@ use Mode::{Exclusive, Shared};
 use Patience::{For, Forever, Never};
 
 mod histories;
+mod joins;
+mod measures;
 mod stress;
+mod trees;
 
 const T: SubtableId = SubtableId(1);
 const U: SubtableId = SubtableId(2);
@@ -24,8 +27,9 @@ fn busy(holders: &[u64]) -> Result<(), Refusal> {
     Err(Refusal::Busy { holders: holders.to_vec() })
 }
 
-/// What is held, and that nobody waits.
+/// What is held, and that nobody waits. Each range stands in every shard.
 fn quiet(table: &LockTable, keys: u64, ranges: u64) {
+    assert!(table.parts().0.all(|mutex| lock(mutex).ranges() == ranges), "{ranges} in every shard");
     let counts = table.counts();
     assert_eq!((counts.keys, counts.ranges, counts.waiting), (keys, ranges, 0), "{counts:?}");
 }
@@ -431,6 +435,24 @@ fn number(i: u32) -> [u8; 4] {
 }
 
 #[test]
+fn locks_on_long_keys_become_ranges_sooner() {
+    let table = LockTable::new(LockOptions { shards: 4, escalate_at: 100 });
+    let mut a = table.owner(1);
+    let key = |i: u32| [&number(i)[..], &[7; 1000]].concat();
+    // Each weighs eight.
+    (0..12).for_each(|i| a.lock_key(T, &key(i), Shared, Never).unwrap());
+    assert_eq!((a.len(), table.counts().escalations), (12, 0));
+    a.lock_key(T, &key(12), Exclusive, Never).unwrap();
+    assert_eq!((a.len(), table.counts().escalations), (13, 0), "modes are counted apart");
+    a.lock_key(T, &key(13), Shared, Never).unwrap();
+    assert_eq!(table.counts().escalations, 1);
+    assert!(a.len() <= 9, "{a:?}");
+    assert!((0..14).all(|i| a.holds(T, &key(i), Shared)));
+    a.release_all();
+    quiet(&table, 0, 0);
+}
+
+#[test]
 fn many_key_locks_become_few_ranges() {
     let table = LockTable::new(LockOptions { shards: 4, escalate_at: 100 });
     let (mut a, mut b) = (table.owner(1), table.owner(2));
@@ -466,16 +488,17 @@ fn many_key_locks_become_few_ranges() {
 #[test]
 fn a_range_that_is_busy_puts_escalation_off() {
     let table = LockTable::new(LockOptions { shards: 4, escalate_at: 64 });
-    let (mut a, mut b) = (table.owner(1), table.owner(2));
-    // In a gap between each two of the first 128 keys.
+    let mut a = table.owner(1);
+    // In a gap between each two of the first 128 keys, and none of them has many.
+    let mut others = [2, 3, 4].map(|number| table.owner(number));
     for i in 0..128 {
-        b.lock_key(T, &number(2 * i + 1), Shared, Never).unwrap();
+        others[i as usize % 3].lock_key(T, &number(2 * i + 1), Shared, Never).unwrap();
     }
     for i in 0..127 {
         a.lock_key(T, &number(2 * i), Exclusive, Never).unwrap();
         assert_eq!((table.counts().escalations, a.len()), (0, i as usize + 1));
     }
-    b.release_all();
+    drop(others);
     a.lock_key(T, &number(2 * 127), Exclusive, Never).unwrap();
     assert_eq!((table.counts().escalations, a.len()), (1, 8), "when they have become twice as many");
     (0..128).for_each(|i| assert!(a.holds(T, &number(2 * i), Exclusive)));
@@ -498,21 +521,4 @@ fn one_busy_range_leaves_its_keys_and_takes_the_others() {
     assert_eq!(waits.join().unwrap().1, Ok(()));
     drop(b);
     quiet(&table, 0, 0);
-}
-
-#[test]
-#[ignore = "a measurement: cargo test --release -p terrane-locks -- --ignored --nocapture"]
-fn how_long_a_lock_takes() {
-    for (shards, per_owner) in [(64, 10), (64, 1), (64, 1000)] {
-        let table = LockTable::new(LockOptions { shards, ..LockOptions::default() });
-        let keys: Vec<[u8; 16]> = (0..per_owner as u128).map(u128::to_be_bytes).collect();
-        let rounds = 4_000_000 / per_owner as u64;
-        let start = std::time::Instant::now();
-        for round in 0..rounds {
-            let mut owner = table.owner(round);
-            keys.iter().for_each(|key| owner.lock_key(T, key, Exclusive, Forever).unwrap());
-        }
-        let each = start.elapsed().as_nanos() as f64 / (rounds * per_owner as u64) as f64;
-        println!("{per_owner} keys an owner: {each:.0} ns for lock and release");
-    }
 }

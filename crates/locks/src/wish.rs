@@ -14,10 +14,12 @@ pub(crate) struct Wish {
     pub(crate) mode: Mode,
     pub(crate) start: Arc<[u8]>,
     pub(crate) reach: Reach,
+    /// Of a range, when its owner took it, as that counts: see [`crate::stretches`]. Says nothing of a key.
+    pub(crate) serial: u64,
 }
 
-/// How far a wish reaches from its start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How far a wish reaches from its start. The farther, the greater.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
     /// The start alone, which is a key.
     Key,
@@ -25,6 +27,27 @@ pub(crate) enum Reach {
     Before(Arc<[u8]>),
     /// All that follows.
     End,
+}
+
+impl Reach {
+    /// Whether a range that reaches so far, and starts at `key` or before, covers it.
+    #[inline]
+    pub(crate) fn is_past(&self, key: &[u8]) -> bool {
+        match self {
+            Reach::Key => false,
+            Reach::Before(end) => *key < **end,
+            Reach::End => true,
+        }
+    }
+
+    /// Whether a range that reaches so far goes on from `key` or farther.
+    pub(crate) fn is_up_to(&self, key: &[u8]) -> bool {
+        match self {
+            Reach::Key => false,
+            Reach::Before(end) => *key <= **end,
+            Reach::End => true,
+        }
+    }
 }
 
 impl Wish {
@@ -41,26 +64,16 @@ impl Wish {
     }
 
     /// Whether `key` lies before the end.
-    fn reaches(&self, key: &[u8]) -> bool {
-        match &self.reach {
-            Reach::Key => *key <= *self.start,
-            Reach::Before(end) => *key < **end,
-            Reach::End => true,
-        }
+    pub(crate) fn reaches(&self, key: &[u8]) -> bool {
+        self.reach.is_past(key) || self.is_key() && *key <= *self.start
     }
 
-    pub(crate) fn covers(&self, subtable: SubtableId, key: &[u8]) -> bool {
-        self.subtable == subtable && *self.start <= *key && self.reaches(key)
-    }
-
-    /// Whether all of `other` lies within.
-    pub(crate) fn includes(&self, other: &Wish) -> bool {
-        self.covers(other.subtable, &other.start)
-            && match (&self.reach, &other.reach) {
-                (_, Reach::Key) | (Reach::End, _) => true,
-                (Reach::Before(end), Reach::Before(others)) => others <= end,
-                (Reach::Key, _) | (Reach::Before(_), Reach::End) => false,
-            }
+    /// A range of the same owner from where the first of this and others starts to where the farthest ends.
+    pub(crate) fn and(&self, others: &[Arc<Wish>], serial: u64) -> Wish {
+        let Wish { owner, subtable, mode, .. } = *self;
+        let start = others.iter().map(|other| &other.start).fold(&self.start, Ord::min).clone();
+        let reach = others.iter().map(|other| &other.reach).fold(&self.reach, Ord::max).clone();
+        Wish { owner, subtable, mode, start, reach, serial }
     }
 
     /// Whether the two cannot both be granted.

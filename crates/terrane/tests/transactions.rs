@@ -188,6 +188,49 @@ fn a_serializable_scan_keeps_others_out_of_its_gaps() {
 }
 
 #[test]
+fn what_is_locked_in_touch_is_one_range() {
+    let r = rig();
+    for key in 0..3000u32 {
+        r.t.put(&key.to_be_bytes(), b"0").unwrap();
+    }
+    // A scan that writes on its way, within a savepoint.
+    let mut txn = r.db.begin(level(Isolation::Serializable)).unwrap();
+    txn.savepoint();
+    let mut c = txn.cursor(&r.t, ReadOptions::new()).unwrap();
+    c.seek_to_first().unwrap();
+    while c.valid() {
+        let key = c.key().to_vec();
+        if key[3] % 16 == 0 {
+            c.transaction().put(&r.t, &key, b"1").unwrap();
+        }
+        assert_eq!(r.db.stats().locked_ranges, 1);
+        c.next().unwrap();
+    }
+    assert_eq!(kind(r.t.put(b"\xff", b"")), ErrorKind::LockTimeout, "behind the last key");
+    drop(txn);
+    // Ranges that are deleted, each as if by a savepoint of its own, and those since a savepoint.
+    let mut txn = r.db.begin(level(Isolation::Snapshot)).unwrap();
+    let delete = |txn: &mut Transaction, at: u32| {
+        txn.delete_range(&r.t, &at.to_be_bytes(), &(at + 1).to_be_bytes()).unwrap();
+        r.db.stats().locked_ranges
+    };
+    assert!((0..10).all(|at| delete(&mut txn, at) == 1));
+    let savepoint = txn.savepoint();
+    assert!((10..20).all(|at| delete(&mut txn, at) == 2));
+    txn.rollback_to(savepoint).unwrap();
+    r.t.put(&10u32.to_be_bytes(), b"2").unwrap();
+    assert_eq!(kind(r.t.put(&9u32.to_be_bytes(), b"2")), ErrorKind::LockTimeout);
+    assert!((11..20).all(|at| delete(&mut txn, at) == 2));
+    txn.release(savepoint).unwrap();
+    assert!((20..30).all(|at| delete(&mut txn, at) == 2), "the gap stays");
+    assert_eq!(
+        kind(txn.delete_range(&r.t, &10u32.to_be_bytes(), &11u32.to_be_bytes())),
+        ErrorKind::WriteConflict
+    );
+    assert_eq!(r.db.stats().locked_ranges, 2);
+}
+
+#[test]
 fn an_optimistic_serializable_transaction_hears_of_what_came_into_its_ranges() {
     let r = rig();
     let options = || level(Isolation::Serializable).optimistic(true);

@@ -76,7 +76,8 @@ pub struct Savepoint {
 struct Saved {
     id: Savepoint,
     moment: Moment,
-    mark: Mark,
+    /// None where no locks are given back on the way to it.
+    mark: Option<Mark>,
 }
 
 /// A record whose lock was asked for without waiting.
@@ -227,17 +228,15 @@ impl Transaction {
             return Ok(());
         }
         if !self.optimistic {
-            let mark = self.locks.mark();
-            self.lock_range(&table, start, Some(end), Mode::Exclusive)?;
-            if let Some(seq) = self.snapshot_seq()
-                && self
-                    .engine
-                    .range_changed_since(&table, start, Some(end), seq)
-                    .inspect_err(|_| self.locks.release_to(mark))?
-            {
-                self.locks.release_to(mark);
-                return Err(self.conflict(&table, start));
-            }
+            self.undone_if_refused(|txn| {
+                txn.lock_range(&table, start, Some(end), Mode::Exclusive)?;
+                if let Some(seq) = txn.snapshot_seq()
+                    && txn.engine.range_changed_since(&table, start, Some(end), seq)?
+                {
+                    return Err(txn.conflict(&table, start));
+                }
+                Ok(())
+            })?;
         }
         self.writes.delete_range(subtable, start, end)?;
         self.keep_within_memory()
@@ -311,7 +310,9 @@ impl Transaction {
     pub fn savepoint(&mut self) -> Savepoint {
         let id = Savepoint { transaction: self.id(), number: self.next_savepoint };
         self.next_savepoint += 1;
-        self.savepoints.push(Saved { id, moment: self.writes.moment(), mark: self.locks.mark() });
+        // What a serializable transaction has read stays locked.
+        let mark = (self.isolation != Isolation::Serializable).then(|| self.locks.mark());
+        self.savepoints.push(Saved { id, moment: self.writes.moment(), mark });
         id
     }
 
@@ -324,7 +325,7 @@ impl Transaction {
         let at = self.place_of(savepoint)?;
         self.savepoints.truncate(at + 1);
         let Some(&Saved { moment, mark, .. }) = self.savepoints.last() else { return Ok(()) };
-        if self.isolation != Isolation::Serializable {
+        if let Some(mark) = mark {
             self.locks.release_to(mark);
         }
         self.writes.back_to(moment)
@@ -336,6 +337,9 @@ impl Transaction {
     /// As for [`Transaction::rollback_to`].
     pub fn release(&mut self, savepoint: Savepoint) -> Result<()> {
         let at = self.place_of(savepoint)?;
+        if let Some(mark) = self.savepoints[at].mark {
+            self.locks.forget(mark);
+        }
         self.savepoints.truncate(at);
         if self.savepoints.is_empty() {
             self.writes.forget_moments();
@@ -462,16 +466,27 @@ impl Transaction {
         // Who has asked for the lock has looked, or has read the latest. (Where many locks became ranges that is forgotten, and it looks
         // again: what it has read as the latest may then be a conflict.)
         let looked = self.snapshot.is_some() && self.locks.asked_for(table.id, key);
+        let Some(seq) = self.snapshot_seq().filter(|_| !looked) else {
+            return self.lock(&table, key, Mode::Exclusive);
+        };
+        self.undone_if_refused(|txn| {
+            txn.lock(&table, key, Mode::Exclusive)?;
+            if txn.engine.key_changed_since(&table, key, seq)? {
+                return Err(txn.conflict(&table, key));
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes locks, and gives them back if that ends in an error: who tries again is told again.
+    fn undone_if_refused(&mut self, f: impl FnOnce(&mut Transaction) -> Result<()>) -> Result<()> {
         let mark = self.locks.mark();
-        self.lock(&table, key, Mode::Exclusive)?;
-        if let Some(seq) = self.snapshot_seq().filter(|_| !looked)
-            && self.engine.key_changed_since(&table, key, seq).inspect_err(|_| self.locks.release_to(mark))?
-        {
-            // Who tries again is told again.
+        let outcome = f(self);
+        if outcome.is_err() {
             self.locks.release_to(mark);
-            return Err(self.conflict(&table, key));
         }
-        Ok(())
+        self.locks.forget(mark);
+        outcome
     }
 
     fn conflict(&self, table: &Table, key: &[u8]) -> Error {

@@ -86,6 +86,7 @@ impl TransactionCursor<'_> {
         if !matches!(shown, Ok(true)) {
             self.txn.locks.release_to(mark);
         }
+        self.txn.locks.forget(mark);
         shown
     }
 
