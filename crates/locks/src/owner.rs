@@ -24,7 +24,8 @@ const RANGE_WEIGHT: usize = 16;
 pub struct Owner {
     table: Arc<LockTable>,
     number: u64,
-    held: Ledger,
+    /// Apart, so that an owner is small to hand on.
+    held: Box<Ledger>,
 }
 
 /// A point in the life of an owner to which it can go back. Good for that owner, until it goes back further, forgets it or one before it,
@@ -49,7 +50,7 @@ pub struct Held<'o> {
 
 impl Owner {
     pub(crate) fn new(table: Arc<LockTable>, number: u64) -> Owner {
-        Owner { table, number, held: Ledger::new() }
+        Owner { table, number, held: Box::new(Ledger::new()) }
     }
 
     /// Its number.

@@ -179,7 +179,7 @@ mod tests {
         let nodes = KINDS.map(|kind| pool.node(kind));
         pool.abandon_list(list);
         let more = KINDS.map(|kind| pool.node(kind));
-        nodes.map(|node| pool.abandon_node(node));
+        nodes.into_iter().for_each(|node| pool.abandon_node(node));
         let other = pool.list();
         assert_eq!(address(other), address(list));
         let again = KINDS.map(|kind| pool.node(kind));
