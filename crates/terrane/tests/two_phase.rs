@@ -4,17 +4,26 @@ mod support;
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use support::*;
-use terrane::media::sim::{CrashKind, SimMedia};
+use terrane::media::sim::{CrashKind, Image, SimMedia};
 use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, ErrorKind, Isolation, LockWait, Subtable, Transaction, TransactionOptions};
+use terrane::{
+    Db, Durability, ErrorKind, Isolation, LockWait, Options, Subtable, Transaction, TransactionOptions,
+    Tuning,
+};
 
 fn begin(db: &Db) -> Transaction {
     db.begin(TransactionOptions::new().isolation(Isolation::ReadCommitted).lock_wait(LockWait::No)).unwrap()
 }
 
+/// Large values alone do not make a transaction too large for the log.
+fn options() -> Options {
+    tiny().tuning(Tuning { transaction_bytes: 1 << 20, ..TUNING })
+}
+
 fn rig() -> (Arc<SimMedia>, Db, Subtable) {
-    let (media, db) = fresh(1, &tiny()).unwrap();
+    let (media, db) = fresh(1, &options()).unwrap();
     let t = db.subtable("t0").unwrap();
     (media, db, t)
 }
@@ -28,7 +37,7 @@ fn crashed(media: &Arc<SimMedia>, db: Db, kind: CrashKind) -> (Arc<SimMedia>, Db
     let next = media.image().crash(kind, 3);
     media.shutdown();
     drop(db);
-    let db = open(&next, &tiny()).unwrap();
+    let db = open(&next, &options()).unwrap();
     (next, db)
 }
 
@@ -159,7 +168,7 @@ fn the_log_keeps_a_prepare_until_its_commit_is_durable() {
     db.subtable("t1").unwrap().flush().unwrap();
     for (n, image) in [image, media.image()].into_iter().enumerate() {
         let next = image.crash(CrashKind::PowerLost, 9);
-        let db = open(&next, &tiny()).unwrap();
+        let db = open(&next, &options()).unwrap();
         let there = db.subtable("t0").unwrap().get(b"p").unwrap().is_some();
         assert!(there || db.prepared() == [b"x"], "image {n}: neither committed nor in doubt");
         next.shutdown();
@@ -202,6 +211,48 @@ fn large_values_for_a_subtable_that_is_dropped_give_their_space_back() {
     let (_media, db) = crashed(&media, db, CrashKind::PowerLost);
     assert_eq!(db.subtable("t1").unwrap().get(b"a").unwrap().unwrap(), b"1");
     assert!(db.check(|_| true).unwrap().is_clean());
+}
+
+/// A process dies while it rolls back; what it said last is not durable yet when the power fails during the recovery. Then the
+/// transaction is in doubt again, with all that it needs.
+#[test]
+fn a_rollback_that_is_lost_after_it_was_seen_leaves_the_values_of_what_was_prepared() {
+    let pictures = |media: &Arc<SimMedia>, doing: &mut dyn FnMut()| -> Vec<Image> {
+        let all = Arc::new(Mutex::new(Vec::new()));
+        let sink = all.clone();
+        media.on_op(Some(Arc::new(move |m, _| sink.lock().push(m.image()))));
+        doing();
+        media.on_op(None);
+        std::mem::take(&mut *all.lock())
+    };
+    let (media, db, t) = rig();
+    // In the same file: that stays, whatever becomes of the space beside it.
+    t.put(b"stays", &[5; 9000]).unwrap();
+    let mut txn = begin(&db);
+    txn.put(&t, b"large", &[7; 9000]).unwrap();
+    txn.prepare(b"x").unwrap();
+    let deaths = pictures(&media, &mut || db.rollback_prepared(b"x").unwrap());
+    media.shutdown();
+    let mut again = 0;
+    for image in deaths {
+        let next = image.crash(CrashKind::Process, 1);
+        let mut ended = false;
+        let failures =
+            pictures(&next, &mut || ended = open(&next, &options()).unwrap().prepared().is_empty());
+        next.shutdown();
+        for (image, kind) in failures.iter().flat_map(|image| CrashKind::ALL.map(|kind| (image, kind))) {
+            let last = image.crash(kind, 1);
+            let db = open(&last, &options()).unwrap();
+            assert!(db.check(|_| true).unwrap().is_clean());
+            if db.prepared() == [b"x"] {
+                again += u32::from(ended);
+                db.commit_prepared(b"x", Durability::Sync).unwrap();
+                assert_eq!(db.subtable("t0").unwrap().get(b"large").unwrap().unwrap(), [7; 9000]);
+            }
+            last.shutdown();
+        }
+    }
+    assert!(again > 0, "the rollback was never seen and lost");
 }
 
 #[test]
@@ -255,7 +306,7 @@ fn an_optimistic_transaction_is_validated_before_it_is_prepared() {
 fn damage_in_what_a_prepared_transaction_has_written_is_found() {
     for (rows, value, staged) in [(400usize, 60usize, 1u64), (6, 9000, 1), (1, 9000, 0)] {
         // A large value alone stays in the log; it is the room for own writes that decides otherwise.
-        let tuning = terrane::Tuning { transaction_bytes: 10_000, ..TUNING };
+        let tuning = Tuning { transaction_bytes: 10_000, ..TUNING };
         let (media, db) = fresh(1, &tiny().tuning(tuning)).unwrap();
         let t = db.subtable("t0").unwrap();
         let mut txn = begin(&db);

@@ -101,6 +101,11 @@ impl Recovered {
     pub(crate) fn segments_end(&self) -> Lsn {
         self.basis.segments_end
     }
+
+    /// Entries that end at or below are durable. What stands behind may be lost with the power until the log is started.
+    pub(crate) fn proved(&self) -> Lsn {
+        self.basis.durable
+    }
 }
 
 /// The log of an open database. All methods may be called from many threads. Cloning shares it.

@@ -5,7 +5,8 @@
 //! 2. Superblock and manifest give the state of all levels and the range of the log that matters.
 //! 3. The log is replayed: every operation that is not in an extent yet goes into its subtable's memtable. Replay is
 //!    parallel and needs no order, since versions carry their sequences.
-//! 4. Space: what neither the manifest nor a replayed record refers to is free. Nothing was allocated before.
+//! 4. Space: what neither the manifest nor a replayed record refers to is free. Nothing was allocated before. What a prepared
+//!    transaction needs whose end is not known durable stays until it is, at step 6.
 //! 5. Large values that only the tail's records refer to are written again and flushed: nothing else proves them.
 //! 6. A higher log generation becomes durable in the manifest before the first byte is appended (design rule 3).
 //!
@@ -16,6 +17,7 @@
 mod create;
 pub(crate) mod options;
 mod replay;
+mod stages;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -84,6 +86,10 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         survey.claim_value(&value)?;
         ids.saw_value(value.id);
     }
+    // Behind all others: what others have taken the place of was given up, and that is durable.
+    let mut doubtful = replayed.doubtful;
+    doubtful.retain(|value| survey.claim_if_free(value));
+    doubtful.iter().for_each(|value| ids.saw_value(value.id));
     let space = Arc::new(survey.finish()?);
     // Records that only the tail has are about to become durable: the large values that they refer to go first, written again
     // since the flush that should have come before may have failed.
@@ -102,6 +108,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         Arc::new(move || flush_values(&space, &dirty))
     };
     let log = Log::start(media.clone(), log_options, generation, replayed.log)?;
+    // All of the log is durable: whoever is in doubt now is so for good, and the others need nothing any more.
+    doubtful.iter().try_for_each(|value| space.free_value(value))?;
     let end = log.advanced_lsn();
     manifest.append(&[Edit::Log(LogPosition {
         generation,

@@ -23,8 +23,9 @@ use terrane_media::{Media, Pool, Signal};
 use crate::levels::DbState;
 use crate::log::{Log, LogOptions, Piece, RecoverFrom, Recovered};
 use crate::memtable::Memtable;
+use crate::recovery::stages::{Doubts, Last, Stages};
 use crate::tombstone::During;
-use crate::txn::prepared::InDoubt;
+use crate::txn::prepared::{InDoubt, values_of};
 
 /// Bytes of entries that one background task inserts.
 const CHUNK: usize = 1 << 20;
@@ -51,45 +52,6 @@ struct Shared {
     stages: Mutex<Stages>,
 }
 
-/// What the log says of prepared transactions, by xid. Entries come in any order: the last one in the log counts.
-#[derive(Default)]
-struct Stages(HashMap<Vec<u8>, Last>);
-
-enum Last {
-    Prepared { lsn: Lsn, count: u32, body: Vec<u8> },
-    Ended { lsn: Lsn },
-}
-
-impl Last {
-    fn lsn(&self) -> Lsn {
-        let (Last::Prepared { lsn, .. } | Last::Ended { lsn }) = self;
-        *lsn
-    }
-}
-
-impl Stages {
-    fn see(&mut self, xid: &[u8], last: Last) {
-        match self.0.get_mut(xid) {
-            Some(known) if known.lsn() < last.lsn() => *known = last,
-            Some(_) => {}
-            None => {
-                self.0.insert(xid.to_vec(), last);
-            }
-        }
-    }
-
-    /// Those that have not ended, in the order of the log.
-    fn in_doubt(self) -> Vec<InDoubt> {
-        let prepared = |(xid, last)| match last {
-            Last::Prepared { lsn, count, body } => Some(InDoubt { xid, lsn, count, body }),
-            Last::Ended { .. } => None,
-        };
-        let mut all: Vec<InDoubt> = self.0.into_iter().filter_map(prepared).collect();
-        all.sort_by_key(|p| p.lsn);
-        all
-    }
-}
-
 /// What a replay found.
 pub(crate) struct Replayed {
     pub(crate) log: Recovered,
@@ -97,6 +59,9 @@ pub(crate) struct Replayed {
     pub(crate) unproved: Vec<ValueRef>,
     /// Prepared transactions that have not ended.
     pub(crate) in_doubt: Vec<InDoubt>,
+    /// Large values that they need, and that others would need that were in doubt if power failed now; some may have been given
+    /// up long ago. Those prepared last come first.
+    pub(crate) doubtful: Vec<ValueRef>,
 }
 
 /// Entries for one task.
@@ -154,7 +119,8 @@ pub(crate) fn replay(
         ErrorKind::Corruption => e.with_hint("restore the named file, or all of the database, from a backup"),
         _ => e,
     })?;
-    let in_doubt = std::mem::take(&mut *shared.stages.lock()).in_doubt();
+    let Doubts { in_doubt, values: doubtful } =
+        std::mem::take(&mut *shared.stages.lock()).doubts(log.proved());
     let mut values = std::mem::take(&mut *shared.values.lock());
     for prepared in &in_doubt {
         let end = prepared.lsn + entry_len(prepared.body.len());
@@ -164,7 +130,7 @@ pub(crate) fn replay(
     // Chunks end in any order; a seed gives one history.
     values.sort_unstable_by_key(|(end, v)| (*end, v.id));
     let unproved = values.into_iter().map(|(_, v)| v).collect();
-    Ok(Replayed { log, unproved, in_doubt })
+    Ok(Replayed { log, unproved, in_doubt, doubtful })
 }
 
 fn dispatch(media: &Arc<dyn Media>, shared: &Arc<Shared>, chunk: Chunk) -> Result<()> {
@@ -217,11 +183,14 @@ impl Shared {
         }
         let named = |e: Error| e.context(format!("log record at LSN {lsn}"));
         let stage = prepared::decode(header.kind, body).map_err(named)?;
-        let last = match header.kind {
-            EntryKind::Prepare => Last::Prepared { lsn, count: header.count, body: body.to_vec() },
-            _ => Last::Ended { lsn },
+        let entry = match header.kind {
+            EntryKind::Prepare => {
+                let values = values_of(stage.ops, |_| true).map_err(named)?;
+                Last::Prepared { count: header.count, body: body.to_vec(), values }
+            }
+            _ => Last::Ended,
         };
-        self.stages.lock().see(stage.xid, last);
+        self.stages.lock().see(stage.xid, lsn, lsn + entry_len(body.len()), entry);
         match header.kind {
             EntryKind::Commit => self.insert_ops(lsn, stage.ops, body.len()),
             _ => Ok(()),

@@ -85,7 +85,7 @@ impl Prepared {
     pub(crate) fn property(&self) -> Result<Option<Property>> {
         Ok(match self.0.lock().as_ref().map(|c| &c.what) {
             None => None,
-            Some(What::Logged(c)) => Some(Property::Logged(values(&c.body, |_| true)?)),
+            Some(What::Logged(c)) => Some(Property::Logged(values_of(&c.body, |_| true)?)),
             Some(What::Staged(stage)) => Some(Property::Staged(stage.clone())),
         })
     }
@@ -109,12 +109,12 @@ pub(crate) struct InDoubt {
 impl InDoubt {
     /// The large values that it refers to.
     pub(crate) fn values(&self) -> Result<Vec<ValueRef>> {
-        values(terrane_format::prepared::decode(EntryKind::Prepare, &self.body)?.ops, |_| true)
+        values_of(terrane_format::prepared::decode(EntryKind::Prepare, &self.body)?.ops, |_| true)
     }
 }
 
 /// The large values that operations refer to, in the subtables that `whose` takes.
-fn values(ops: &[u8], whose: impl Fn(SubtableId) -> bool) -> Result<Vec<ValueRef>> {
+pub(crate) fn values_of(ops: &[u8], whose: impl Fn(SubtableId) -> bool) -> Result<Vec<ValueRef>> {
     let mut all = Vec::new();
     for op in Ops::new(ops) {
         let op = op?;
@@ -272,7 +272,7 @@ impl Engine {
         };
         let alive: Tables = c.tables.iter().filter(|t| !t.is_dropped()).cloned().collect();
         // What is left out gives its space back, and that must not be before the commit is durable.
-        let left_out = values(&c.body, |id| !alive.iter().any(|t| t.id == id))?;
+        let left_out = values_of(&c.body, |id| !alive.iter().any(|t| t.id == id))?;
         // One that nothing comes of has no memtable that would wait for it to be durable.
         let durability = if alive.is_empty() || !left_out.is_empty() { Durability::Sync } else { durability };
         let batch = WriteBatch::from_parts(c.body.clone(), c.count, alive);
@@ -299,7 +299,7 @@ impl Engine {
             }
             Some(What::Logged(c)) => c,
         };
-        let values = values(&c.body, |_| true)?;
+        let values = values_of(&c.body, |_| true)?;
         let form = Form::stage(EntryKind::Rollback, head(xid), Durability::Sync);
         self.commit(WriteBatch::new(), form)?;
         self.end(xid, None, &mut content);

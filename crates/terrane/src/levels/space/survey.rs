@@ -34,6 +34,18 @@ struct Found {
     claims: BTreeMap<u32, u32>,
 }
 
+impl Found {
+    /// Whether the units lie within the file.
+    fn has(&self, at: Alloc) -> bool {
+        at.unit > 0 && at.units > 0 && at.end() <= self.units
+    }
+
+    /// Where somebody begins who has one of the units.
+    fn owner_within(&self, at: Alloc) -> Option<u32> {
+        self.claims.range(..at.end()).next_back().filter(|(_, end)| **end > at.unit).map(|(start, _)| *start)
+    }
+}
+
 impl Survey {
     /// Looks at the data files in `dir` and claims what `state` refers to. The state must be durable: it comes of an
     /// opened [`crate::levels::ManifestStore`].
@@ -86,6 +98,17 @@ impl Survey {
         Ok(true)
     }
 
+    /// Claims the units of a value, unless something else has one of them, or they are there no more. Whether it has.
+    pub(crate) fn claim_if_free(&mut self, value: &ValueRef) -> bool {
+        let is_free = |at: Alloc| {
+            let found = self.files.get(&at.file);
+            found.is_some_and(|found| found.has(at) && found.owner_within(at).is_none())
+        };
+        let is_free =
+            !self.values.contains(&value.id) && value.pieces.iter().map(Alloc::of_piece).all(is_free);
+        is_free && self.claim_value(value).is_ok()
+    }
+
     fn claim(&mut self, at: Alloc) -> Result<()> {
         let wrong = |what: &str| {
             Err(Error::corruption(format!("units {} to {} {what}", at.unit, at.end()))
@@ -95,11 +118,10 @@ impl Survey {
         let Some(found) = self.files.get_mut(&at.file) else {
             return wrong("have an owner, but their file is missing");
         };
-        if at.unit == 0 || at.units == 0 || at.end() > found.units {
+        if !found.has(at) {
             return wrong("have an owner, but lie outside of their file");
         }
-        let before = found.claims.range(..at.end()).next_back();
-        if before.is_some_and(|(_, end)| *end > at.unit) {
+        if found.owner_within(at).is_some() {
             return wrong("have two owners");
         }
         found.claims.insert(at.unit, at.end());
