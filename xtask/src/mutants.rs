@@ -4,6 +4,7 @@
 //! compiles is made sure of first. Randomised tests may miss a mutant that is rarely felt, so each has a test that cannot, where
 //! there is one.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -308,7 +309,15 @@ impl Copy {
         if !list.status.success() {
             return Err("git does not list the sources".into());
         }
-        for name in String::from_utf8(list.stdout)?.split_terminator('\0') {
+        let names = String::from_utf8(list.stdout)?;
+        let names: BTreeSet<&str> = names.split_terminator('\0').collect();
+        for (path, name) in files(&at, &at)? {
+            // It is gone from the sources.
+            if !names.contains(&*name) {
+                std::fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            }
+        }
+        for name in names {
             let (from, to) = (root().join(name), at.join(name));
             // One that is deleted, but not yet in the index.
             let Ok(content) = std::fs::read(&from) else { continue };
@@ -372,6 +381,23 @@ impl Copy {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// All files below a folder, with their names as seen from `root`; none where there is no folder.
+fn files(root: &Path, folder: &Path) -> Result<Vec<(PathBuf, String)>, Failure> {
+    let mut all = Vec::new();
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(all) };
+    for entry in entries {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            all.extend(files(root, &path)?);
+        } else {
+            let name = path.strip_prefix(root)?.to_string_lossy().into_owned();
+            all.push((path, name));
+        }
+    }
+    Ok(all)
 }
 
 fn write(path: &Path, content: &[u8]) -> Outcome {

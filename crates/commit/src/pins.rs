@@ -116,19 +116,10 @@ impl<T> Pins<T> {
     /// Those of `write`; the old one stays.
     pub fn renew<E>(&self, xid: &[u8], settled: u64, write: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         write()?;
-        self.set(xid, Some(settled));
-        Ok(())
-    }
-
-    /// It is durable elsewhere and needs nothing of the log.
-    pub fn leave_log(&self, xid: &[u8]) {
-        self.set(xid, None);
-    }
-
-    fn set(&self, xid: &[u8], from: Option<u64>) {
         if let Some(pin) = self.lock().in_doubt.get_mut(xid) {
-            pin.from = from;
+            pin.from = Some(settled);
         }
+        Ok(())
     }
 
     /// Forgets one that has ended, or was not prepared after all. If its end need not be durable yet, `volatile` is where that ends in

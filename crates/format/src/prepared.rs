@@ -24,7 +24,7 @@ const EXCLUSIVE: u8 = 1;
 const RANGE: u8 = 1 << 1;
 const ENDLESS: u8 = 1 << 2;
 
-/// A lock that a prepared transaction holds beside those on what it writes.
+/// A lock that a prepared transaction holds; those on what it writes are among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock<'a> {
     /// The subtable concerned.
@@ -49,7 +49,7 @@ pub enum Span<'a> {
 pub struct Stage<'a> {
     /// Who.
     pub xid: &'a [u8],
-    /// Its further locks; of a prepare alone.
+    /// Its locks; of a prepare alone.
     pub locks: Vec<Lock<'a>>,
     /// Its operations, for [`crate::batch::Ops`]; empty in a rollback.
     pub ops: &'a [u8],

@@ -26,6 +26,8 @@ pub struct Owner {
     number: u64,
     /// Apart, so that an owner is small to hand on.
     held: Box<Ledger>,
+    /// Whether many locks become few ranges.
+    escalates: bool,
 }
 
 /// A point in the life of an owner to which it can go back. Good for that owner, until it goes back further, forgets it or one before it,
@@ -50,7 +52,13 @@ pub struct Held<'o> {
 
 impl Owner {
     pub(crate) fn new(table: Arc<LockTable>, number: u64) -> Owner {
-        Owner { table, number, held: Box::new(Ledger::new()) }
+        Owner { table, number, held: Box::new(Ledger::new()), escalates: true }
+    }
+
+    /// Has it lock what it asks for from now on and nothing beside: however many locks there are, they stay as they are. For locks that
+    /// were held once, beside others that must find room again.
+    pub fn lock_exactly(&mut self) {
+        self.escalates = false;
     }
 
     /// Its number.
@@ -82,7 +90,7 @@ impl Owner {
             None => self.held.add_key(subtable, key, hash, mode),
             Some(_) => self.held.upgrade_key(subtable, &key, hash),
         }
-        if self.held.are_too_many(subtable, mode, self.table.escalate_at()) {
+        if self.escalates && self.held.are_too_many(subtable, mode, self.table.escalate_at()) {
             self.escalate_keys(subtable, mode);
         }
         Ok(())
@@ -230,7 +238,7 @@ impl Owner {
     /// had at once.
     fn escalate_ranges(&mut self, subtable: SubtableId, mode: Mode) {
         let enough = (self.table.escalate_at() / RANGE_WEIGHT).max(2 * PIECES);
-        if !self.held.ranges.are_too_many(subtable, mode, enough) {
+        if !self.escalates || !self.held.ranges.are_too_many(subtable, mode, enough) {
             return;
         }
         let before = self.held.ranges.len();

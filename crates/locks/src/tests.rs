@@ -435,6 +435,23 @@ fn number(i: u32) -> [u8; 4] {
 }
 
 #[test]
+fn locks_that_are_taken_as_they_were_leave_the_gaps_to_others() {
+    let table = LockTable::new(LockOptions { shards: 4, escalate_at: 16 });
+    let mut owners = [1, 2].map(|n| table.owner(n));
+    for (o, owner) in owners.iter_mut().enumerate() {
+        owner.lock_exactly();
+        for i in 0..100 {
+            let key = number(4 * i + o as u32);
+            owner.lock_key(T, &key, Exclusive, Never).unwrap();
+            let (from, to) = (number(4 * i + 2 + o as u32), number(4 * i + 3 + o as u32));
+            owner.lock_range(T, &from, Some(&to), Exclusive, Never).unwrap();
+        }
+        assert_eq!(owner.len(), 200);
+    }
+    assert_eq!(table.counts().escalations, 0);
+}
+
+#[test]
 fn locks_on_long_keys_become_ranges_sooner() {
     let table = LockTable::new(LockOptions { shards: 4, escalate_at: 100 });
     let mut a = table.owner(1);

@@ -9,8 +9,8 @@ use support::*;
 use terrane::media::sim::{CrashKind, Image, SimMedia};
 use terrane::media::{Media, OpenMode};
 use terrane::{
-    Db, Durability, ErrorKind, Isolation, LockWait, Options, Subtable, Transaction, TransactionOptions,
-    Tuning,
+    Db, Durability, ErrorKind, Isolation, LockWait, Options, ReadOptions, Subtable, Transaction,
+    TransactionOptions, Tuning,
 };
 
 fn begin(db: &Db) -> Transaction {
@@ -253,6 +253,55 @@ fn a_rollback_that_is_lost_after_it_was_seen_leaves_the_values_of_what_was_prepa
         }
     }
     assert!(again > 0, "the rollback was never seen and lost");
+}
+
+/// Each locks what lies between the locks of the other, and so many keys that one alone would lock ranges instead.
+#[test]
+fn two_with_many_locks_side_by_side_are_there_again_after_a_restart() {
+    const KEYS: u32 = 66_000;
+    let (media, db, t) = rig();
+    let mut both = [begin(&db), begin(&db)];
+    for n in 0..KEYS {
+        for (i, txn) in (0..).zip(&mut both) {
+            txn.get_for_update(&t, &(2 * n + i).to_be_bytes()).unwrap();
+        }
+    }
+    for (txn, xid) in both.into_iter().zip([b"x", b"y"]) {
+        txn.prepare(xid).unwrap();
+    }
+    assert!(db.stats().locked_keys >= 2 * u64::from(KEYS));
+    let (_media, db) = crashed(&media, db, CrashKind::PowerLost);
+    assert_eq!(db.prepared(), [b"x", b"y"]);
+    assert_eq!(db.stats().locked_keys, 2 * u64::from(KEYS));
+    db.rollback_prepared(b"x").unwrap();
+    let t = db.subtable("t0").unwrap();
+    begin(&db).put(&t, &8u32.to_be_bytes(), b"").unwrap();
+    assert_eq!(kind(begin(&db).put(&t, &9u32.to_be_bytes(), b"")), ErrorKind::LockBusy);
+}
+
+/// What a cursor is told to seek may be longer than any key.
+#[test]
+fn a_prepare_after_a_seek_to_a_very_long_key_can_be_read_again() {
+    let bound = |byte| vec![byte; 70_000];
+    let within = ReadOptions::new().lower(bound(b'm')).upper(bound(b'n'));
+    for (optimistic, read) in
+        [false, true].into_iter().flat_map(|o| [ReadOptions::new(), within.clone()].map(|r| (o, r)))
+    {
+        let (media, db, t) = rig();
+        let options = TransactionOptions::new().isolation(Isolation::Serializable).optimistic(optimistic);
+        let mut txn = db.begin(options).unwrap();
+        let mut cursor = txn.cursor(&t, read).unwrap();
+        cursor.seek(&bound(b'm')).unwrap();
+        assert!(!cursor.valid());
+        txn.put(&t, b"a", b"1").unwrap();
+        txn.prepare(b"x").unwrap();
+        let (_media, db) = crashed(&media, db, CrashKind::PowerLost);
+        let t = db.subtable("t0").unwrap();
+        begin(&db).put(&t, b"m", b"").unwrap();
+        assert_eq!(kind(begin(&db).put(&t, b"n", b"")), ErrorKind::LockBusy);
+        db.commit_prepared(b"x", Durability::Sync).unwrap();
+        assert_eq!(t.get(b"a").unwrap().unwrap(), b"1");
+    }
 }
 
 #[test]

@@ -39,8 +39,7 @@ fn a_commit_that_is_not_durable_keeps_its_prepare() {
 
 #[test]
 fn one_that_is_staged_leaves_nothing_in_the_log() {
-    let pins = pins(&[(b"x", Some(20))]);
-    pins.leave_log(b"x");
+    let pins = pins(&[(b"x", None)]);
     assert_eq!(pins.oldest(0), None);
     pins.end(b"x", Some(50));
     assert_eq!(pins.oldest(0), None);

@@ -74,7 +74,7 @@ impl Engine {
         Ok(table)
     }
 
-    pub(crate) fn drop_subtable(&self, name: &str) -> Result<()> {
+    pub(crate) fn drop_subtable(self: &Arc<Self>, name: &str) -> Result<()> {
         self.check_writable()?;
         let _ddl = self.ddl.lock();
         let tables = self.tables.load_full();
@@ -97,13 +97,22 @@ impl Engine {
         let mut changed = (*tables).clone();
         changed.remove(&table);
         self.tables.store(Arc::new(changed));
+        // Commits that are on their way find what they write to in one of the two states. They are made durable before the space of
+        // their large values is another's: one that is lost may leave a prepared transaction in doubt again, which needs them.
+        let settled = self.barrier().and_then(|()| self.sync_settled());
         // Large values, written out or not, go when the last reader has gone.
         let mut all = values;
-        all.extend(state.memtables.iter().flat_map(|m| m.values()));
+        for state in [&state, &table.state_full()] {
+            all.extend(state.memtables.iter().flat_map(|m| m.values()));
+        }
         all.sort_by_key(|v| v.id);
         all.dedup_by_key(|v| v.id);
+        if settled.is_err() {
+            all.clear();
+        }
         state.version.retire_all(all);
         drop(state);
+        settled?;
         self.log.release_before(needed)?;
         // Writers may wait for memory that it held.
         self.progress.notify_all();

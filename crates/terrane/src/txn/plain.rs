@@ -47,7 +47,7 @@ impl Engine {
     }
 
     /// Returns once all that was reserved before is published.
-    fn barrier(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn barrier(self: &Arc<Self>) -> Result<()> {
         let completion = Completion::new();
         self.place(smallvec![Request::no_op(completion.settler())]);
         completion.wait_helping(|| self.ring.resume(&**self)).map(drop)

@@ -1,7 +1,6 @@
 //! Transactions between prepare and commit: whatever happens, they can still be committed, or rolled back, by their xid.
 //!
-//! A prepare is an entry in the log, durable before anybody hears of it, with the operations and the locks beside those that the
-//! operations imply. A commit is an entry with the operations once more, a rollback one without; of all entries about an xid
+//! A prepare is an entry in the log, durable before anybody hears of it, with the operations and all locks. A commit is an entry with the operations once more, a rollback one without; of all entries about an xid
 //! the last counts, so a commit that is in the log is complete by itself (`terrane_format::prepared`).
 //!
 //! One that is too large for the log, its locks included, is prepared in the manifest: its runs are *staged*, extents that have an owner and that nobody sees
@@ -174,27 +173,26 @@ impl Engine {
     pub(crate) fn prepare(self: &Arc<Self>, xid: &[u8], writes: OwnWrites, locks: Owner) -> Result<()> {
         check_xid(xid)?;
         self.check_open()?;
+        let front = front(xid, &locks);
+        // Locks alone may be too many for the log.
+        let is_staged = writes.is_large_with(front.len());
         let prepared = Arc::new(Prepared(Mutex::new(None)));
         // Nobody else ends it before it is there.
         let mut content = prepared.0.lock();
         // What it will write stands behind all that is published now.
-        if !self.transactions.prepared.enter(xid, Some(self.settled()), prepared.clone()) {
+        let from = (!is_staged).then(|| self.settled());
+        if !self.transactions.prepared.enter(xid, from, prepared.clone()) {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!("another prepared transaction has the xid \"{}\"", xid.escape_ascii()),
             ));
         }
-        let front = front(xid, &locks);
-        // Locks alone may be too many for the log.
-        let done = match writes.is_large_with(front.len()) {
+        let done = match is_staged {
             true => self.stage(xid, front, writes).map(What::Staged),
             false => self.write_prepare(front, writes.into_batch()).map(What::Logged),
         };
         match done {
             Ok(what) => {
-                if matches!(what, What::Staged(_)) {
-                    self.transactions.prepared.leave_log(xid);
-                }
                 *content = Some(Content { what, _locks: locks });
                 Ok(())
             }
@@ -396,6 +394,8 @@ impl Engine {
 
     fn adopt_one(&self, xid: &[u8], locks: &[Lock<'_>], from: Option<Lsn>, what: What) -> Result<()> {
         let mut owner = self.transactions.owner();
+        // The gaps between its keys may be another one's.
+        owner.lock_exactly();
         for lock in locks {
             let mode = if lock.exclusive { Mode::Exclusive } else { Mode::Shared };
             let taken = match lock.span {

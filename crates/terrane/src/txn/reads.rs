@@ -22,7 +22,7 @@ mod tests;
 
 /// What a span costs in memory beside its bytes, about, with what thinning takes.
 const OVERHEAD: usize = 160;
-/// More ranges than that are not kept. Whoever locks a key looks at all ranges that are locked.
+/// More ranges than that are not kept: each is locked in all parts of the lock table.
 const MOST_RANGES: usize = 1024;
 
 /// Keys and ranges that were read.

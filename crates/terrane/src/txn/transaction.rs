@@ -1,9 +1,10 @@
 //! A transaction.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use terrane_base::{Error, Result, Seq};
-use terrane_format::limits::check_key;
+use terrane_format::limits::{MAX_KEY, check_key};
 use terrane_locks::{Mark, Mode, Owner, Patience};
 
 use crate::db::commit::{Form, PendingCommit};
@@ -520,11 +521,13 @@ impl Transaction {
         end: Option<&[u8]>,
         mode: Mode,
     ) -> Result<()> {
+        // What keys can lie between is the same, and locks that are to be kept on the device have bounds of a limited length.
+        let (start, end) = (cut(start), end.map(cut));
         if self.optimistic {
-            self.reads.range(table, start, end);
+            self.reads.range(table, &start, end.as_deref());
             return Ok(());
         }
-        self.lock_range(table, start, end, mode)
+        self.lock_range(table, &start, end.as_deref(), mode)
     }
 
     /// An optimistic transaction has read a key that it would have locked.
@@ -539,5 +542,13 @@ impl Transaction {
     /// What its cursors read: a snapshot, or (none) the latest, and whether they have to cover what they pass.
     pub(crate) fn view(&self) -> (Option<SnapshotGuard>, bool) {
         (self.snapshot.clone(), self.isolation == Isolation::Serializable)
+    }
+}
+
+/// The shortest string that has the same keys in front of it.
+fn cut(bound: &[u8]) -> Cow<'_, [u8]> {
+    match bound.get(..MAX_KEY) {
+        Some(longest) if bound.len() > MAX_KEY => Cow::Owned([longest, &[0]].concat()),
+        _ => Cow::Borrowed(bound),
     }
 }

@@ -1,7 +1,8 @@
 //! The look at what an optimistic transaction has read and written, when it commits or is prepared.
 //!
 //! At the commit all that was written, and all that was read if the transaction is to be serializable, is locked, in the order of
-//! the keys so that transactions that commit do not wait for each other in a circle, and then compared with the snapshot.
+//! the keys, so that transactions that commit seldom wait for each other in a circle (those that have read a range and write within it
+//! may), and then compared with the snapshot.
 //! From there on it is a transaction with locks.
 
 use std::sync::Arc;
