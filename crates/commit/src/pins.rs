@@ -116,10 +116,14 @@ impl<T> Pins<T> {
     /// Those of `write`; the old one stays.
     pub fn renew<E>(&self, xid: &[u8], settled: u64, write: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         write()?;
-        if let Some(pin) = self.lock().in_doubt.get_mut(xid) {
-            pin.from = Some(settled);
-        }
+        self.set(xid, settled);
         Ok(())
+    }
+
+    fn set(&self, xid: &[u8], from: u64) {
+        if let Some(pin) = self.lock().in_doubt.get_mut(xid) {
+            pin.from = Some(from);
+        }
     }
 
     /// Forgets one that has ended, or was not prepared after all. If its end need not be durable yet, `volatile` is where that ends in

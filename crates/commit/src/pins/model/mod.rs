@@ -50,7 +50,7 @@ impl Rig {
             Flaw::LateFrom => {
                 self.pins.enter(XID, None, what);
                 self.write(Kind::Prepare, true);
-                self.pins.set(XID, Some(self.settled()));
+                self.pins.set(XID, self.settled());
             }
             _ => {
                 self.pins.enter(XID, Some(self.settled()), what);
