@@ -110,15 +110,15 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a serializable scan locks nothing",
         file: TRANSACTION,
-        old: "self.lock_range(table, start, end, mode)",
+        old: "self.lock_range(table, &start, end.as_deref(), mode)",
         new: "Ok(())",
         tests: &["anomalies", "isolation"],
     },
     Mutant {
         name: "a serializable scan locks keys and no gaps",
         file: TRANSACTION,
-        old: "self.lock_range(table, start, end, mode)",
-        new: "self.lock(table, start, mode)",
+        old: "self.lock_range(table, &start, end.as_deref(), mode)",
+        new: "self.lock(table, &start, mode)",
         tests: &["anomalies", "isolation"],
     },
     Mutant {
