@@ -99,7 +99,7 @@ impl Engine {
         self.tables.store(Arc::new(changed));
         // Commits that are on their way find what they write to in one of the two states. They are made durable before the space of
         // their large values is another's: one that is lost may leave a prepared transaction in doubt again, which needs them.
-        let settled = self.barrier().and_then(|()| self.sync_settled());
+        let settled = self.barrier().and_then(|()| self.sync_settled()).is_ok();
         // Large values, written out or not, go when the last reader has gone.
         let mut all = values;
         for state in [&state, &table.state_full()] {
@@ -107,13 +107,15 @@ impl Engine {
         }
         all.sort_by_key(|v| v.id);
         all.dedup_by_key(|v| v.id);
-        if settled.is_err() {
+        if !settled {
+            // Nothing can be written any more, until the database is opened again. The subtable is gone all the same.
             all.clear();
         }
         state.version.retire_all(all);
         drop(state);
-        settled?;
-        self.log.release_before(needed)?;
+        if settled {
+            self.log.release_before(needed)?;
+        }
         // Writers may wait for memory that it held.
         self.progress.notify_all();
         Ok(())
