@@ -35,6 +35,8 @@ struct Mutant {
 }
 
 const TRANSACTION: &str = "crates/terrane/src/txn/transaction.rs";
+const CLAIMS: &str = "crates/terrane/src/txn/claims.rs";
+const SAVEPOINT: &str = "crates/terrane/src/txn/savepoint.rs";
 const WALK: &str = "crates/terrane/src/txn/cursor/walk.rs";
 const ROWS: &str = "crates/terrane/src/txn/cursor/rows.rs";
 const VALIDATE: &str = "crates/terrane/src/txn/validate.rs";
@@ -54,7 +56,7 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the end of a staged transaction overtakes what came before",
         file: PREPARED,
-        old: "                self.sync_log(self.settled())?;\n                self.manifest.append(&[Edit::Unstage",
+        old: "                self.sync_settled()?;\n                self.manifest.append(&[Edit::Unstage",
         new: "                self.manifest.append(&[Edit::Unstage",
         tests: &["random_crashes"],
     },
@@ -74,28 +76,28 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "the first updater of a key does not win",
-        file: TRANSACTION,
+        file: CLAIMS,
         old: "self.snapshot_seq().filter(|_| !looked)",
         new: "self.snapshot_seq().filter(|_| looked && !looked)",
         tests: &["anomalies", "isolation"],
     },
     Mutant {
         name: "the first updater in a range does not win",
-        file: TRANSACTION,
+        file: CLAIMS,
         old: "if let Some(seq) = txn.snapshot_seq()\n",
         new: "if let Some(seq) = txn.snapshot_seq().filter(|_| false)\n",
         tests: &["anomalies", "isolation"],
     },
     Mutant {
         name: "a conflict is forgotten when tried again",
-        file: TRANSACTION,
+        file: CLAIMS,
         old: "if outcome.is_err() {",
         new: "if false {",
         tests: &["anomalies"],
     },
     Mutant {
         name: "a lock that covers more than was asked for hides a conflict",
-        file: TRANSACTION,
+        file: CLAIMS,
         old: "self.locks.asked_for(table.id, key)",
         new: "self.locks.holds(table.id, key, Mode::Shared)",
         tests: &["anomalies"],
@@ -109,14 +111,14 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a serializable scan locks nothing",
-        file: TRANSACTION,
+        file: CLAIMS,
         old: "self.lock_range(table, &start, end.as_deref(), mode)",
         new: "Ok(())",
         tests: &["anomalies", "isolation"],
     },
     Mutant {
         name: "a serializable scan locks keys and no gaps",
-        file: TRANSACTION,
+        file: CLAIMS,
         old: "self.lock_range(table, &start, end.as_deref(), mode)",
         new: "self.lock(table, &start, mode)",
         tests: &["anomalies", "isolation"],
@@ -137,14 +139,14 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a savepoint gives back what a serializable transaction has read",
-        file: TRANSACTION,
+        file: SAVEPOINT,
         old: "(self.isolation != Isolation::Serializable).then(",
         new: "true.then(",
         tests: &["anomalies", "isolation"],
     },
     Mutant {
         name: "a rollback to a savepoint restores nothing",
-        file: TRANSACTION,
+        file: SAVEPOINT,
         old: "self.writes.back_to(moment)",
         new: "Ok(())",
         tests: &["anomalies", "isolation"],

@@ -54,7 +54,8 @@ pub use txn::big::ingest::Ingest;
 pub use txn::cursor::TransactionCursor;
 pub use txn::cursor::rows::RowLocks;
 pub use txn::options::{Isolation, LockWait, TransactionOptions};
-pub use txn::transaction::{Locked, Savepoint, Transaction};
+pub use txn::savepoint::Savepoint;
+pub use txn::transaction::{Locked, Transaction};
 
 pub use terrane_base::{Error, ErrorKind, Lsn, Result, Seq, Waiter, metrics};
 pub use terrane_compaction::DeviceStats;

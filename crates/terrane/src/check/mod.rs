@@ -16,6 +16,7 @@ use terrane_format::block::{Block, BlockCursor};
 use terrane_format::checksum::key_hash;
 use terrane_format::extent::{Index, IndexCursor};
 use terrane_format::filter;
+use terrane_format::value_ref::ValueRef;
 
 use crate::compact::pick::{MAX_L0_RUNS, RESCUE_RUNS};
 use crate::db::engine::Engine;
@@ -125,16 +126,18 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
             }
         }
         // Values of records that only memtables hold yet; superseded ones are whole too.
-        for value in state.memtables.iter().flat_map(|m| m.values()) {
-            self.report.large_values += 1;
-            if let Err(e) = self.engine.space.read_value(&value) {
-                self.damage(e);
-            }
-        }
+        state.memtables.iter().flat_map(|m| m.values()).for_each(|value| self.value(&value));
         // Across levels only if each level by itself can be read.
         if self.report.damage.len() == before
             && let Err(e) = self.newer_above_older(&runs)
         {
+            self.damage(e);
+        }
+    }
+
+    fn value(&mut self, value: &ValueRef) {
+        self.report.large_values += 1;
+        if let Err(e) = self.engine.space.read_value(value) {
             self.damage(e);
         }
     }
@@ -179,14 +182,7 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
 
     fn property(&mut self, property: &Property) -> Result<()> {
         match property {
-            Property::Logged(values) => {
-                for value in values {
-                    self.report.large_values += 1;
-                    if let Err(e) = self.engine.space.read_value(value) {
-                        self.damage(e);
-                    }
-                }
-            }
+            Property::Logged(values) => values.iter().for_each(|value| self.value(value)),
             Property::Staged(stage) => {
                 self.report.staged += 1;
                 // What is for a dropped subtable is left out when it is committed.

@@ -100,22 +100,21 @@ impl Engine {
         // Commits that are on their way find what they write to in one of the two states. They are made durable before the space of
         // their large values is another's: one that is lost may leave a prepared transaction in doubt again, which needs them.
         let settled = self.barrier().and_then(|()| self.sync_settled()).is_ok();
-        // Large values, written out or not, go when the last reader has gone.
-        let mut all = values;
-        for state in [&state, &table.state_full()] {
-            all.extend(state.memtables.iter().flat_map(|m| m.values()));
-        }
-        all.sort_by_key(|v| v.id);
-        all.dedup_by_key(|v| v.id);
-        if !settled {
-            // Nothing can be written any more, until the database is opened again. The subtable is gone all the same.
-            all.clear();
-        }
-        state.version.retire_all(all);
-        drop(state);
         if settled {
+            // Large values, written out or not, go when the last reader has gone.
+            let mut all = values;
+            for state in [&state, &table.state_full()] {
+                all.extend(state.memtables.iter().flat_map(|m| m.values()));
+            }
+            all.sort_by_key(|v| v.id);
+            all.dedup_by_key(|v| v.id);
+            state.version.retire_all(all);
             self.log.release_before(needed)?;
+        } else {
+            // Nothing can be written any more, until the database is opened again. The subtable is gone all the same.
+            state.version.retire_all(Vec::new());
         }
+        drop(state);
         // Writers may wait for memory that it held.
         self.progress.notify_all();
         Ok(())

@@ -124,7 +124,7 @@ pub(crate) fn replay(
     let mut values = std::mem::take(&mut *shared.values.lock());
     for prepared in &in_doubt {
         let end = prepared.lsn + entry_len(prepared.body.len());
-        values.extend(prepared.values()?.into_iter().map(|v| (end, v)));
+        values.extend(prepared.values.iter().map(|v| (end, v.clone())));
     }
     values.retain(|(end, _)| *end > log.segments_end());
     // Chunks end in any order; a seed gives one history.
@@ -183,14 +183,14 @@ impl Shared {
         }
         let named = |e: Error| e.context(format!("log record at LSN {lsn}"));
         let stage = prepared::decode(header.kind, body).map_err(named)?;
-        let entry = match header.kind {
-            EntryKind::Prepare => {
-                let values = values_of(stage.ops, |_| true).map_err(named)?;
-                Last::Prepared { count: header.count, body: body.to_vec(), values }
-            }
-            _ => Last::Ended,
+        let (entry, values) = match header.kind {
+            EntryKind::Prepare => (
+                Last::Prepared { count: header.count, body: body.to_vec() },
+                values_of(stage.ops, |_| true).map_err(named)?,
+            ),
+            _ => (Last::Ended, Vec::new()),
         };
-        self.stages.lock().see(stage.xid, lsn, lsn + entry_len(body.len()), entry);
+        self.stages.lock().see(stage.xid, lsn, lsn + entry_len(body.len()), entry, values);
         match header.kind {
             EntryKind::Commit => self.insert_ops(lsn, stage.ops, body.len()),
             _ => Ok(()),

@@ -28,7 +28,7 @@ struct History {
 
 /// The last entry about an xid.
 pub(super) enum Last {
-    Prepared { count: u32, body: Vec<u8>, values: Vec<ValueRef> },
+    Prepared { count: u32, body: Vec<u8> },
     Ended,
 }
 
@@ -41,14 +41,12 @@ pub(super) struct Doubts {
 }
 
 impl Stages {
-    /// Notes the entry from `lsn` to `end`.
-    pub(super) fn see(&mut self, xid: &[u8], lsn: Lsn, end: Lsn, mut entry: Last) {
+    /// Notes the entry from `lsn` to `end`, and the large values that it refers to as a prepare.
+    pub(super) fn see(&mut self, xid: &[u8], lsn: Lsn, end: Lsn, entry: Last, values: Vec<ValueRef>) {
         let known = self.0.entry(xid.to_vec()).or_default();
         known.places.push((lsn, end));
-        if let Last::Prepared { values, .. } = &mut entry
-            && !values.is_empty()
-        {
-            known.values.push((lsn, std::mem::take(values)));
+        if !values.is_empty() {
+            known.values.push((lsn, values));
         }
         if known.last.as_ref().is_none_or(|(last, _)| *last < lsn) {
             known.last = Some((lsn, entry));
@@ -60,12 +58,14 @@ impl Stages {
         let mut in_doubt = Vec::new();
         let mut values = Vec::new();
         for (xid, known) in self.0 {
+            if let Some((lsn, Last::Prepared { count, body })) = known.last {
+                let own = known.values.iter().find(|(at, _)| *at == lsn);
+                let values = own.map(|(_, values)| values.clone()).unwrap_or_default();
+                in_doubt.push(InDoubt { xid, lsn, count, body, values });
+            }
             // What stands before an entry that stays can never be the last one.
             let stays = known.places.iter().filter(|(_, end)| *end <= durable).map(|(lsn, _)| *lsn).max();
             values.extend(known.values.into_iter().filter(|(lsn, _)| stays.is_none_or(|at| at <= *lsn)));
-            if let Some((lsn, Last::Prepared { count, body, .. })) = known.last {
-                in_doubt.push(InDoubt { xid, lsn, count, body });
-            }
         }
         in_doubt.sort_by_key(|p| p.lsn);
         values.sort_by_key(|(lsn, _)| Reverse(*lsn));
@@ -77,20 +77,25 @@ impl Stages {
 mod tests {
     use super::*;
 
-    fn prepared(value: u64) -> Last {
+    fn prepared(value: u64) -> (Last, Vec<ValueRef>) {
         let value = ValueRef { id: value, len: 1, pieces: Vec::new() };
-        Last::Prepared { count: 1, body: vec![1], values: vec![value] }
+        (Last::Prepared { count: 1, body: vec![1] }, vec![value])
+    }
+
+    fn ended() -> (Last, Vec<ValueRef>) {
+        (Last::Ended, Vec::new())
     }
 
     /// One xid: prepared, rolled back, prepared again and once more; each entry takes ten.
     fn doubts(durable: Lsn) -> (Vec<Lsn>, Vec<u64>) {
         let mut stages = Stages::default();
-        for (lsn, entry) in [(30, prepared(3)), (10, Last::Ended), (0, prepared(1)), (20, prepared(2))] {
-            stages.see(b"x", lsn, lsn + 10, entry);
+        let x = [(30, prepared(3)), (10, ended()), (0, prepared(1)), (20, prepared(2))].map(|e| (b"x", e));
+        let y = [(40, prepared(4)), (50, ended())].map(|e| (b"y", e));
+        for (xid, (lsn, (entry, values))) in x.into_iter().chain(y) {
+            stages.see(xid, lsn, lsn + 10, entry, values);
         }
-        stages.see(b"y", 40, 50, prepared(4));
-        stages.see(b"y", 50, 60, Last::Ended);
         let doubts = stages.doubts(durable);
+        assert!(doubts.in_doubt.iter().all(|p| p.values.iter().map(|v| v.id).eq([3])));
         let lsns = doubts.in_doubt.iter().map(|p| p.lsn).collect();
         (lsns, doubts.values.iter().map(|v| v.id).collect())
     }

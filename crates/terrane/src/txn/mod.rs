@@ -26,12 +26,14 @@
 
 pub(crate) mod attach;
 pub(crate) mod big;
+mod claims;
 pub(crate) mod cursor;
 pub(crate) mod options;
 pub(crate) mod plain;
 pub(crate) mod prepared;
 pub(crate) mod reads;
 pub(crate) mod refusal;
+pub(crate) mod savepoint;
 pub(crate) mod shared;
 pub(crate) mod transaction;
 pub(crate) mod validate;

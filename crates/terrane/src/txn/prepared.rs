@@ -103,13 +103,8 @@ pub(crate) struct InDoubt {
     pub(crate) count: u32,
     /// The body of its prepare.
     pub(crate) body: Vec<u8>,
-}
-
-impl InDoubt {
     /// The large values that it refers to.
-    pub(crate) fn values(&self) -> Result<Vec<ValueRef>> {
-        values_of(terrane_format::prepared::decode(EntryKind::Prepare, &self.body)?.ops, |_| true)
-    }
+    pub(crate) values: Vec<ValueRef>,
 }
 
 /// The large values that operations refer to, in the subtables that `whose` takes.
@@ -289,7 +284,7 @@ impl Engine {
             Some(What::Staged(stage)) => {
                 self.check_open()?;
                 // What was committed before it began is durable before it is.
-                self.sync_log(self.settled())?;
+                self.sync_settled()?;
                 self.manifest.append(&[Edit::Unstage { xid: xid.to_vec() }])?;
                 let freed = self.free_stage(stage, |_| true);
                 self.end(xid, None, &mut content);
@@ -361,7 +356,7 @@ impl Engine {
         logged: Vec<InDoubt>,
         staged: &BTreeMap<Vec<u8>, StageState>,
     ) -> Result<()> {
-        for InDoubt { xid, lsn, count, body } in logged {
+        for InDoubt { xid, lsn, count, body, .. } in logged {
             let stage = terrane_format::prepared::decode(EntryKind::Prepare, &body)?;
             let mut tables = Tables::new();
             let all = self.tables.load();

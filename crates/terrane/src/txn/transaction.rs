@@ -1,11 +1,10 @@
 //! A transaction.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use terrane_base::{Error, Result, Seq};
-use terrane_format::limits::{MAX_KEY, check_key};
-use terrane_locks::{Mark, Mode, Owner, Patience};
+use terrane_format::limits::check_key;
+use terrane_locks::{Mode, Owner, Patience};
 
 use crate::db::commit::{Form, PendingCommit};
 use crate::db::engine::Engine;
@@ -18,8 +17,8 @@ use crate::txn::cursor::TransactionCursor;
 use crate::txn::cursor::rows::RowLocks;
 use crate::txn::options::{Isolation, LockWait, TransactionOptions};
 use crate::txn::reads::ReadSet;
-use crate::txn::refusal::{conflict, refused};
-use crate::txn::writes::{Moment, OwnWrites};
+use crate::txn::savepoint::Savepoints;
+use crate::txn::writes::OwnWrites;
 
 /// Reads and writes on any subtables of a database that take effect together or not at all, kept apart from what others do.
 /// Begun by [`crate::Db::begin`].
@@ -55,30 +54,14 @@ use crate::txn::writes::{Moment, OwnWrites};
 pub struct Transaction {
     pub(crate) engine: Arc<Engine>,
     pub(crate) locks: Owner,
-    isolation: Isolation,
-    optimistic: bool,
+    pub(super) isolation: Isolation,
+    pub(super) optimistic: bool,
     pub(crate) patience: Patience,
     /// The moment at which it began, unless it reads the latest.
-    snapshot: Option<SnapshotGuard>,
+    pub(super) snapshot: Option<SnapshotGuard>,
     pub(crate) writes: OwnWrites,
-    reads: ReadSet,
-    savepoints: Vec<Saved>,
-    next_savepoint: u64,
-}
-
-/// A moment in a transaction to which it can go back; see [`Transaction::savepoint`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Savepoint {
-    transaction: u64,
-    number: u64,
-}
-
-#[derive(Debug)]
-struct Saved {
-    id: Savepoint,
-    moment: Moment,
-    /// None where no locks are given back on the way to it.
-    mark: Option<Mark>,
+    pub(super) reads: ReadSet,
+    pub(super) savepoints: Savepoints,
 }
 
 /// A record whose lock was asked for without waiting.
@@ -108,8 +91,7 @@ impl Transaction {
             snapshot,
             writes: OwnWrites::new(engine),
             reads: ReadSet::new(engine.options.transaction_bytes() / 2),
-            savepoints: Vec::new(),
-            next_savepoint: 0,
+            savepoints: Savepoints::default(),
             engine: engine.clone(),
         })
     }
@@ -228,17 +210,7 @@ impl Transaction {
         if start >= end {
             return Ok(());
         }
-        if !self.optimistic {
-            self.undone_if_refused(|txn| {
-                txn.lock_range(&table, start, Some(end), Mode::Exclusive)?;
-                if let Some(seq) = txn.snapshot_seq()
-                    && txn.engine.range_changed_since(&table, start, Some(end), seq)?
-                {
-                    return Err(txn.conflict(&table, start));
-                }
-                Ok(())
-            })?;
-        }
+        self.claim_range(&table, start, end)?;
         self.writes.delete_range(subtable, start, end)?;
         self.keep_within_memory()
     }
@@ -307,53 +279,6 @@ impl Transaction {
         TransactionCursor::new(self, table, options, Some(rows))
     }
 
-    /// Remembers this moment, to go back to. Savepoints nest.
-    pub fn savepoint(&mut self) -> Savepoint {
-        let id = Savepoint { transaction: self.id(), number: self.next_savepoint };
-        self.next_savepoint += 1;
-        // What a serializable transaction has read stays locked.
-        let mark = (self.isolation != Isolation::Serializable).then(|| self.locks.mark());
-        self.savepoints.push(Saved { id, moment: self.writes.moment(), mark });
-        id
-    }
-
-    /// Undoes what was written after `savepoint`, which stays; later savepoints are gone. Locks taken since are let go of, but
-    /// under [`Isolation::Serializable`], where what was read stays locked.
-    ///
-    /// # Errors
-    /// [`crate::ErrorKind::InvalidArgument`] if it is not a savepoint of this transaction (any more).
-    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
-        let at = self.place_of(savepoint)?;
-        self.savepoints.truncate(at + 1);
-        let Some(&Saved { moment, mark, .. }) = self.savepoints.last() else { return Ok(()) };
-        if let Some(mark) = mark {
-            self.locks.release_to(mark);
-        }
-        self.writes.back_to(moment)
-    }
-
-    /// Forgets `savepoint` and those after it; what was written since stays.
-    ///
-    /// # Errors
-    /// As for [`Transaction::rollback_to`].
-    pub fn release(&mut self, savepoint: Savepoint) -> Result<()> {
-        let at = self.place_of(savepoint)?;
-        if let Some(mark) = self.savepoints[at].mark {
-            self.locks.forget(mark);
-        }
-        self.savepoints.truncate(at);
-        if self.savepoints.is_empty() {
-            self.writes.forget_moments();
-        }
-        Ok(())
-    }
-
-    fn place_of(&self, savepoint: Savepoint) -> Result<usize> {
-        self.savepoints.iter().position(|s| s.id == savepoint).ok_or_else(|| {
-            Error::invalid("this savepoint is gone: it was released, or an earlier one was returned to")
-        })
-    }
-
     /// Commits: all that it has written takes effect at once, with the durability asked for. Then its locks are let go of. Blocks
     /// as [`crate::Db::write`] does. Returns the commit's sequence.
     ///
@@ -399,9 +324,10 @@ impl Transaction {
     /// the prepared ones. Blocks for a flush.
     ///
     /// An optimistic transaction is validated here, and has locks from then on: on what it has written, and shared ones on what it
-    /// has read (under snapshot isolation: with locking reads), which the prepare records like any others. What it has read must hold until it ends: else somebody could change
-    /// that between prepare and commit, when nobody looks any more, and each of two could miss what the other one writes. So also
-    /// for one that wrote nothing here: that it is prepared says that it is part of something larger, which ends elsewhere, later.
+    /// has read (under snapshot isolation: with locking reads), which the prepare records like any others. What it has read must
+    /// hold until it ends: else somebody could change that between prepare and commit, when nobody looks any more, and each of two
+    /// could miss what the other one writes. So also for one that wrote nothing here: that it is prepared says that it is part of
+    /// something larger, which ends elsewhere, later.
     ///
     /// # Errors
     /// As for [`Transaction::commit`]; [`crate::ErrorKind::AlreadyExists`] for an xid that is in use. It is rolled back then;
@@ -435,15 +361,7 @@ impl Transaction {
         if self.writes.is_empty() { Ok(()) } else { self.validate() }
     }
 
-    /// An optimistic transaction's look at what others have done. From here on it has locks.
-    fn validate(&mut self) -> Result<()> {
-        let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.optimistic) else { return Ok(()) };
-        let checked =
-            self.engine.validate(&mut self.locks, self.patience, &self.writes, &self.reads, snapshot.seq);
-        checked.inspect_err(|_| self.engine.transactions.conflicts.add(1))
-    }
-
-    fn table<'s>(&self, subtable: &'s Subtable) -> Result<&'s Arc<Table>> {
+    pub(super) fn table<'s>(&self, subtable: &'s Subtable) -> Result<&'s Arc<Table>> {
         self.writes.check()?;
         let table = subtable.table();
         if table.database != self.engine.database {
@@ -453,46 +371,8 @@ impl Transaction {
         Ok(table)
     }
 
-    fn snapshot_seq(&self) -> Option<Seq> {
+    pub(super) fn snapshot_seq(&self) -> Option<Seq> {
         self.snapshot.as_ref().map(|s| s.seq)
-    }
-
-    /// Locks a key that is to be written.
-    fn claim(&mut self, subtable: &Subtable, key: &[u8]) -> Result<()> {
-        let table = self.table(subtable)?.clone();
-        check_key(key)?;
-        if self.optimistic {
-            return Ok(());
-        }
-        // Who has asked for the lock has looked, or has read the latest. (Where many locks became ranges that is forgotten, and it looks
-        // again: what it has read as the latest may then be a conflict.)
-        let looked = self.snapshot.is_some() && self.locks.asked_for(table.id, key);
-        let Some(seq) = self.snapshot_seq().filter(|_| !looked) else {
-            return self.lock(&table, key, Mode::Exclusive);
-        };
-        self.undone_if_refused(|txn| {
-            txn.lock(&table, key, Mode::Exclusive)?;
-            if txn.engine.key_changed_since(&table, key, seq)? {
-                return Err(txn.conflict(&table, key));
-            }
-            Ok(())
-        })
-    }
-
-    /// Takes locks, and gives them back if that ends in an error: who tries again is told again.
-    fn undone_if_refused(&mut self, f: impl FnOnce(&mut Transaction) -> Result<()>) -> Result<()> {
-        let mark = self.locks.mark();
-        let outcome = f(self);
-        if outcome.is_err() {
-            self.locks.release_to(mark);
-        }
-        self.locks.forget(mark);
-        outcome
-    }
-
-    fn conflict(&self, table: &Table, key: &[u8]) -> Error {
-        self.engine.transactions.conflicts.add(1);
-        conflict(table, key)
     }
 
     /// Spills what takes more memory than a transaction may.
@@ -500,39 +380,7 @@ impl Transaction {
         if self.writes.memory() + self.reads.memory() <= self.engine.options.transaction_bytes() {
             return Ok(());
         }
-        let mut moments: Vec<&mut Moment> = self.savepoints.iter_mut().map(|s| &mut s.moment).collect();
-        self.writes.spill(&mut moments)
-    }
-
-    fn lock(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<()> {
-        self.locks.lock_key(table.id, key, mode, self.patience).map_err(|r| refused(r, table, key))
-    }
-
-    /// Locks what lies between two keys.
-    fn lock_range(&mut self, table: &Table, start: &[u8], end: Option<&[u8]>, mode: Mode) -> Result<()> {
-        self.locks.lock_range(table.id, start, end, mode, self.patience).map_err(|r| refused(r, table, start))
-    }
-
-    /// Makes sure that nobody changes what this transaction has read in a range, or that it hears of it.
-    pub(crate) fn cover(
-        &mut self,
-        table: &Arc<Table>,
-        start: &[u8],
-        end: Option<&[u8]>,
-        mode: Mode,
-    ) -> Result<()> {
-        // What keys can lie between is the same, and locks that are to be kept on the device have bounds of a limited length.
-        let (start, end) = (cut(start), end.map(cut));
-        if self.optimistic {
-            self.reads.range(table, &start, end.as_deref());
-            return Ok(());
-        }
-        self.lock_range(table, &start, end.as_deref(), mode)
-    }
-
-    /// An optimistic transaction has read a key that it would have locked.
-    pub(crate) fn note(&mut self, table: &Arc<Table>, key: &[u8]) {
-        self.reads.key(table, key);
+        self.writes.spill(&mut self.savepoints.moments())
     }
 
     pub(crate) fn is_optimistic(&self) -> bool {
@@ -542,13 +390,5 @@ impl Transaction {
     /// What its cursors read: a snapshot, or (none) the latest, and whether they have to cover what they pass.
     pub(crate) fn view(&self) -> (Option<SnapshotGuard>, bool) {
         (self.snapshot.clone(), self.isolation == Isolation::Serializable)
-    }
-}
-
-/// The shortest string that has the same keys in front of it.
-fn cut(bound: &[u8]) -> Cow<'_, [u8]> {
-    match bound.get(..MAX_KEY) {
-        Some(longest) if bound.len() > MAX_KEY => Cow::Owned([longest, &[0]].concat()),
-        _ => Cow::Borrowed(bound),
     }
 }

@@ -56,8 +56,8 @@ impl Engine {
         claims.extend(reads.iter().map(|(table, start, range)| Claim { table, start, range, mode }));
         // Of what is both written and read the stronger lock comes first.
         claims.sort_by(|a, b| {
-            let order = |c: &Claim<'_>| (c.table.id, c.mode == Mode::Shared);
-            (a.table.id, a.start).cmp(&(b.table.id, b.start)).then(order(a).cmp(&order(b)))
+            let shared = |c: &Claim<'_>| c.mode == Mode::Shared;
+            (a.table.id, a.start, shared(a)).cmp(&(b.table.id, b.start, shared(b)))
         });
         for c in &claims {
             let taken = match c.range {

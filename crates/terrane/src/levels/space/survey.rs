@@ -40,9 +40,9 @@ impl Found {
         at.unit > 0 && at.units > 0 && at.end() <= self.units
     }
 
-    /// Where somebody begins who has one of the units.
-    fn owner_within(&self, at: Alloc) -> Option<u32> {
-        self.claims.range(..at.end()).next_back().filter(|(_, end)| **end > at.unit).map(|(start, _)| *start)
+    /// Whether somebody has one of the units.
+    fn is_taken(&self, at: Alloc) -> bool {
+        self.claims.range(..at.end()).next_back().is_some_and(|(_, end)| *end > at.unit)
     }
 }
 
@@ -102,7 +102,7 @@ impl Survey {
     pub(crate) fn claim_if_free(&mut self, value: &ValueRef) -> bool {
         let is_free = |at: Alloc| {
             let found = self.files.get(&at.file);
-            found.is_some_and(|found| found.has(at) && found.owner_within(at).is_none())
+            found.is_some_and(|found| found.has(at) && !found.is_taken(at))
         };
         let is_free =
             !self.values.contains(&value.id) && value.pieces.iter().map(Alloc::of_piece).all(is_free);
@@ -121,7 +121,7 @@ impl Survey {
         if !found.has(at) {
             return wrong("have an owner, but lie outside of their file");
         }
-        if found.owner_within(at).is_some() {
+        if found.is_taken(at) {
             return wrong("have two owners");
         }
         found.claims.insert(at.unit, at.end());
