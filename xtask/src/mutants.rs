@@ -58,7 +58,7 @@ const MUTANTS: &[Mutant] = &[
         file: PREPARED,
         old: "                self.sync_settled()?;\n                self.manifest.append(&[Edit::Unstage",
         new: "                self.manifest.append(&[Edit::Unstage",
-        tests: &["random_crashes"],
+        tests: &["two_phase"],
     },
     Mutant {
         name: "sorted data is taken in before it is durable",

@@ -304,24 +304,47 @@ fn a_prepare_after_a_seek_to_a_very_long_key_can_be_read_again() {
     }
 }
 
+/// Prepares one as `x`, with more locks than the log takes; the first and the last key that it has locked.
+fn prepare_with_many_locks(db: &Db, t: &Subtable) -> [Vec<u8>; 2] {
+    let mut txn = begin(db);
+    let key = |n: u32| [&n.to_be_bytes()[..], &[b'k'; 200]].concat();
+    let most = db.max_batch_bytes() as u32 / 200 + 1;
+    for n in 0..most {
+        txn.get_for_update(t, &key(n)).unwrap();
+    }
+    txn.put(t, b"w", b"1").unwrap();
+    txn.prepare(b"x").unwrap();
+    [key(0), key(most - 1)]
+}
+
+/// Who began after another one's commit had returned is not kept without it, whatever was not flushed.
+#[test]
+fn an_end_that_is_kept_keeps_what_was_committed_before_it() {
+    for commit in [true, false] {
+        let (media, db, t) = rig();
+        prepare_with_many_locks(&db, &t);
+        t.put(b"before", b"1").unwrap();
+        match commit {
+            true => db.commit_prepared(b"x", Durability::Buffered).map(drop).unwrap(),
+            false => db.rollback_prepared(b"x").unwrap(),
+        }
+        let (_media, db) = crashed(&media, db, CrashKind::PowerLost);
+        let before = db.subtable("t0").unwrap().get(b"before").unwrap();
+        assert!(before.is_some() || db.prepared() == [b"x"], "committed: {commit}");
+    }
+}
+
 #[test]
 fn one_with_more_locks_than_the_log_takes_is_prepared_all_the_same() {
     for (commit, kind_of_crash) in [(true, CrashKind::PowerLost), (false, CrashKind::Process)] {
         let (media, db, t) = rig();
         t.put(b"read", b"0").unwrap();
-        let mut txn = begin(&db);
-        let key = |n: u32| [&n.to_be_bytes()[..], &[b'k'; 200]].concat();
-        let most = db.max_batch_bytes() as u32 / 200 + 1;
-        for n in 0..most {
-            txn.get_for_update(&t, &key(n)).unwrap();
-        }
-        txn.put(&t, b"w", b"1").unwrap();
-        txn.prepare(b"x").unwrap();
+        let locked = prepare_with_many_locks(&db, &t);
         let (_media, db) = crashed(&media, db, kind_of_crash);
         let t = db.subtable("t0").unwrap();
         assert_eq!(db.prepared(), [b"x"]);
-        for n in [0, most - 1] {
-            assert_eq!(kind(begin(&db).put(&t, &key(n), b"2")), ErrorKind::LockBusy);
+        for key in &locked {
+            assert_eq!(kind(begin(&db).put(&t, key, b"2")), ErrorKind::LockBusy);
         }
         assert_eq!(t.get(b"w").unwrap(), None);
         match commit {
@@ -329,7 +352,7 @@ fn one_with_more_locks_than_the_log_takes_is_prepared_all_the_same() {
             false => db.rollback_prepared(b"x").unwrap(),
         }
         assert_eq!(t.get(b"w").unwrap().is_some(), commit);
-        begin(&db).put(&t, &key(0), b"2").unwrap();
+        begin(&db).put(&t, &locked[0], b"2").unwrap();
     }
 }
 
