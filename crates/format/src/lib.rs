@@ -4,7 +4,7 @@
 //! of bounds, never allocates more than the input justifies. All integers are little-endian. `docs/format.md` draws the
 //! byte maps; golden files under `tests/golden` pin them.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod batch;
 pub mod block;

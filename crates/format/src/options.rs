@@ -8,7 +8,7 @@
 
 use terrane_base::{Error, ErrorKind, Result};
 
-use crate::block::Compression;
+use crate::block::{Compression, DirectoryKind};
 use crate::codec::{Reader, put_bytes, put_varint, read_varint};
 
 /// Longest encoded list in bytes.
@@ -22,6 +22,7 @@ const ZSTD_LEVEL: u16 = 3;
 const FILTER_BITS: u16 = 4;
 const VALUE_THRESHOLD: u16 = 5;
 const INDEX_KIND: u16 = 6;
+const DIRECTORY: u16 = 7;
 const LAYOUT: u16 = REQUIRED | 1;
 
 /// How a subtable keeps its records.
@@ -61,6 +62,8 @@ pub struct SubtableOptionsRecord {
     pub value_threshold: u32,
     /// Index of the memtables.
     pub index: IndexChoice,
+    /// Search structure of blocks.
+    pub directory: DirectoryKind,
     /// Optional fields of later versions, in order of their tags.
     pub unknown: Vec<(u16, Vec<u8>)>,
 }
@@ -75,6 +78,7 @@ impl Default for SubtableOptionsRecord {
             filter_bits: 10,
             value_threshold: 128 << 10,
             index: IndexChoice::Art,
+            directory: DirectoryKind::TwoLayer,
             unknown: Vec::new(),
         }
     }
@@ -95,6 +99,7 @@ impl SubtableOptionsRecord {
             (FILTER_BITS, number(u64::from(self.filter_bits))),
             (VALUE_THRESHOLD, number(u64::from(self.value_threshold))),
             (INDEX_KIND, vec![self.index as u8]),
+            (DIRECTORY, vec![self.directory as u8]),
             (LAYOUT, vec![self.layout as u8]),
         ];
         fields.extend(self.unknown.iter().cloned());
@@ -151,6 +156,7 @@ impl SubtableOptionsRecord {
                     other => return Err(newer(&format!("memtable index {other}"))),
                 }
             }
+            DIRECTORY => self.directory = DirectoryKind::from_u8(byte(body)?)?,
             LAYOUT => match byte(body)? {
                 1 => self.layout = Layout::Lsm,
                 other => return Err(newer(&format!("layout {other}"))),
@@ -213,6 +219,7 @@ mod tests {
             filter_bits: 0,
             value_threshold: 1,
             index: IndexChoice::Skiplist,
+            directory: DirectoryKind::RestartArray,
             unknown: vec![(5000, b"later".to_vec())],
             ..SubtableOptionsRecord::default()
         }
@@ -235,6 +242,7 @@ mod tests {
             4, 0, 1, 10, // filter bits
             5, 0, 3, 0x80, 0x80, 8, // value threshold
             6, 0, 1, 1, // index
+            7, 0, 1, 2, // directory
             1, 0x80, 1, 1, // layout
         ];
         assert_eq!(SubtableOptionsRecord::default().encode(), golden);
@@ -246,6 +254,7 @@ mod tests {
             (1u8, REQUIRED | 9, b"?".to_vec()),
             (1, LAYOUT, vec![2]),
             (1, INDEX_KIND, vec![9]),
+            (1, DIRECTORY, vec![9]),
             (2, BLOCK_BYTES, vec![1]),
         ] {
             let mut bytes = vec![version];
@@ -264,7 +273,7 @@ mod tests {
         let good = sample().encode();
         // A cut at a field's end is a shorter list; anywhere else it is damage. Never is it a panic.
         let readable = (0..good.len()).filter(|n| SubtableOptionsRecord::decode(&good[..*n]).is_ok()).count();
-        assert_eq!(readable, 8, "the empty list and each prefix of whole fields but the whole");
+        assert_eq!(readable, 9, "the empty list and each prefix of whole fields but the whole");
         let twice = [1, 4, 0, 1, 10, 4, 0, 1, 10];
         let range = [1, 1, 0, 1, 1];
         for bytes in [&[][..], &twice, &range] {

@@ -47,7 +47,9 @@ pub use db::stats::{LevelStats, Stats, SubtableStats};
 pub use db::subtable::Subtable;
 #[doc(hidden)]
 pub use options::Tuning;
-pub use options::{CompactionMode, Compression, Durability, IndexKind, Options, SubtableOptions};
+pub use options::{
+    CompactionMode, Compression, DirectoryKind, Durability, IndexKind, Options, SubtableOptions,
+};
 pub use read::iter::{Cursor, KeyValue, Range, ReadOptions};
 pub use read::resume::{BlockRequest, FetchedBlock, Lookup, LookupStep};
 pub use txn::big::ingest::Ingest;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use terrane_base::{Error, Result};
 use terrane_compaction::Device;
+pub use terrane_format::block::DirectoryKind;
 
 /// Smallest legal memtable budget.
 const MIN_MEMTABLE_BYTES: usize = 64 << 10;
@@ -279,6 +280,7 @@ pub struct SubtableOptions {
     pub(crate) filter_bits: usize,
     pub(crate) value_threshold: usize,
     pub(crate) index: IndexKind,
+    pub(crate) directory: DirectoryKind,
 }
 
 impl Default for SubtableOptions {
@@ -289,6 +291,7 @@ impl Default for SubtableOptions {
             filter_bits: 10,
             value_threshold: 128 << 10,
             index: IndexKind::Art,
+            directory: DirectoryKind::TwoLayer,
         }
     }
 }
@@ -335,6 +338,14 @@ impl SubtableOptions {
     #[must_use]
     pub fn index(mut self, index: IndexKind) -> Self {
         self.index = index;
+        self
+    }
+
+    /// The search structure of blocks that are written from now on; default [`DirectoryKind::TwoLayer`], which finds a record in
+    /// memory with fewer loads and takes some 2 % more space. With [`DirectoryKind::RestartArray`] leaves are larger.
+    #[must_use]
+    pub fn directory(mut self, directory: DirectoryKind) -> Self {
+        self.directory = directory;
         self
     }
 

@@ -81,10 +81,7 @@ impl Task {
         let bottom = r.u8()? != 0;
         let target_bytes = r.u32()? as usize;
         let leaf_records = r.u32()? as usize;
-        if r.u8()? != DirectoryKind::RestartArray as u8 {
-            return Err(Error::corruption("unknown directory kind in a task dump"));
-        }
-        let form = BlockForm { target_bytes, leaf_records, directory: DirectoryKind::RestartArray };
+        let form = BlockForm { target_bytes, leaf_records, directory: DirectoryKind::from_u8(r.u8()?)? };
         let mut snapshots = Vec::new();
         for _ in 0..r.varint()? {
             snapshots.push(r.varint()?);

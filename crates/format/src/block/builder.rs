@@ -2,8 +2,9 @@
 
 use terrane_base::{MAX_SEQ, Seq};
 
-use super::view::{FLAG_WIDE, TRAILER};
-use super::{BlockForm, MAX_LEAF_RECORDS, MAX_LEAVES, TARGET_BYTES, common_prefix};
+use super::two_layer::{self, ALIGNMENT};
+use super::view::{FLAG_WIDE, PADDING_SHIFT, TRAILER};
+use super::{BlockForm, DirectoryKind, MAX_LEAF_RECORDS, MAX_LEAVES, TARGET_BYTES, common_prefix};
 use crate::Kind;
 use crate::checksum::key_hash;
 use crate::codec::{put_varint, varint_len};
@@ -12,8 +13,10 @@ use crate::codec::{put_varint, varint_len};
 #[derive(Debug)]
 pub struct BlockBuilder {
     form: BlockForm,
+    /// Records of a leaf of this block.
+    leaf_records: usize,
     records: Vec<u8>,
-    leaves: Vec<u32>,
+    leaves: Vec<Leaf>,
     seqs: Vec<Seq>,
     first_key: Vec<u8>,
     last_key: Vec<u8>,
@@ -22,6 +25,14 @@ pub struct BlockBuilder {
     max_seq: Seq,
     deletes: u32,
     value_refs: bool,
+}
+
+/// Where a leaf begins, and its first key.
+#[derive(Clone, Copy, Debug)]
+struct Leaf {
+    at: u32,
+    key: u32,
+    key_len: u32,
 }
 
 /// A finished block and what its extent must know about it.
@@ -52,8 +63,10 @@ pub struct FinishedBlock {
 impl BlockBuilder {
     /// A builder of blocks of this form.
     pub fn new(form: BlockForm) -> Self {
+        let form = BlockForm { leaf_records: form.leaf_records.clamp(1, MAX_LEAF_RECORDS), ..form };
         BlockBuilder {
-            form: BlockForm { leaf_records: form.leaf_records.clamp(1, MAX_LEAF_RECORDS), ..form },
+            form,
+            leaf_records: form.leaf_records,
             records: Vec::new(),
             leaves: Vec::new(),
             seqs: Vec::new(),
@@ -76,22 +89,22 @@ impl BlockBuilder {
             "records out of order"
         );
         debug_assert!(seq <= MAX_SEQ, "sequence out of range");
-        let shared = if self.starts_leaf() {
-            self.leaves.push(self.records.len() as u32);
-            0
-        } else {
-            common
-        };
+        let starts_leaf = self.starts_leaf();
+        let shared = if starts_leaf { 0 } else { common };
         if self.is_empty() {
             // All that the block can become, so that it never moves: a record may be larger than blocks are meant to be.
-            let alone = block_len(record_len(key.len(), value.len()), 1, 0, 1);
+            let alone = self.block_len(record_len(key.len(), value.len()), 1, 0, 1);
             self.records.reserve_exact(alone.max(self.form.target_bytes.min(*TARGET_BYTES.end())));
             self.first_key.extend_from_slice(key);
         }
+        let at = self.records.len() as u32;
         self.records.push(kind as u8);
         put_varint(&mut self.records, shared as u64);
         put_varint(&mut self.records, (key.len() - shared) as u64);
         put_varint(&mut self.records, value.len() as u64);
+        if starts_leaf {
+            self.leaves.push(Leaf { at, key: self.records.len() as u32, key_len: key.len() as u32 });
+        }
         self.records.extend_from_slice(&key[shared..]);
         self.records.extend_from_slice(value);
 
@@ -117,7 +130,7 @@ impl BlockBuilder {
         let records = self.records.len() + record_len(key_len, value_len);
         let width = column_width(self.min_seq.min(seq), self.max_seq.max(seq));
         leaves <= MAX_LEAVES
-            && block_len(records, self.seqs.len() + 1, width, leaves) <= self.form.target_bytes
+            && self.block_len(records, self.seqs.len() + 1, width, leaves) <= self.form.target_bytes
     }
 
     /// Whether no record was added since the last block was finished.
@@ -133,7 +146,17 @@ impl BlockBuilder {
     /// Bytes of the block if it were finished now.
     pub fn len(&self) -> usize {
         let width = column_width(self.min_seq, self.max_seq);
-        block_len(self.records.len(), self.seqs.len(), width, self.leaves.len())
+        self.block_len(self.records.len(), self.seqs.len(), width, self.leaves.len())
+    }
+
+    /// Bytes of a block of so many, with the most padding.
+    fn block_len(&self, records: usize, rows: usize, width: usize, leaves: usize) -> usize {
+        let before_directory = records + rows * width;
+        let nodes = match self.form.directory {
+            DirectoryKind::TwoLayer if leaves <= MAX_LEAVES => two_layer::nodes_len(leaves) + ALIGNMENT - 1,
+            _ => 0,
+        };
+        before_directory + leaves * if is_wide(before_directory) { 4 } else { 2 } + nodes + TRAILER
     }
 
     /// Closes the block and starts the next. Without records the block is a valid one of no rows.
@@ -147,20 +170,30 @@ impl BlockBuilder {
         }
         let wide = is_wide(bytes.len());
         for leaf in &self.leaves {
-            bytes.extend_from_slice(&leaf.to_le_bytes()[..if wide { 4 } else { 2 }]);
+            bytes.extend_from_slice(&leaf.at.to_le_bytes()[..if wide { 4 } else { 2 }]);
         }
+        let mut flags = if wide { FLAG_WIDE } else { 0 };
+        let mut prefix = 0;
+        let directory = match self.form.directory {
+            DirectoryKind::TwoLayer if self.leaves.len() <= MAX_LEAVES => {
+                prefix = common_prefix(&self.first_key, &self.last_key).min(u16::MAX.into());
+                let first_key = |leaf: &Leaf| &bytes[leaf.key as usize..(leaf.key + leaf.key_len) as usize];
+                let significant = |leaf| two_layer::significant(first_key(leaf), prefix);
+                let numbers: Vec<u64> = self.leaves.iter().map(significant).collect();
+                let padding = bytes.len().next_multiple_of(ALIGNMENT) - bytes.len();
+                flags |= (padding as u8) << PADDING_SHIFT;
+                bytes.resize(bytes.len() + padding, 0);
+                two_layer::append_nodes(&mut bytes, &numbers);
+                DirectoryKind::TwoLayer
+            }
+            _ => DirectoryKind::RestartArray,
+        };
         bytes.extend_from_slice(&min_seq.to_le_bytes());
         bytes.extend_from_slice(&self.rows().to_le_bytes());
         bytes.extend_from_slice(&self.deletes.to_le_bytes());
-        bytes.extend_from_slice(&(self.form.leaf_records as u16).to_le_bytes());
-        bytes.extend_from_slice(&[
-            width as u8,
-            self.form.directory as u8,
-            if wide { FLAG_WIDE } else { 0 },
-            0,
-            0,
-            0,
-        ]);
+        bytes.extend_from_slice(&(self.leaf_records as u16).to_le_bytes());
+        bytes.extend_from_slice(&[width as u8, directory as u8, flags, 0]);
+        bytes.extend_from_slice(&(prefix as u16).to_le_bytes());
         // Leaves of tiny records run out long before the bytes do.
         if bytes.len() < bytes.capacity() / 2 {
             bytes.shrink_to_fit();
@@ -177,6 +210,7 @@ impl BlockBuilder {
             value_refs: self.value_refs,
             hashes: std::mem::take(&mut self.hashes),
         };
+        self.leaf_records = self.leaf_records_next(finished.bytes.len());
         self.leaves.clear();
         self.seqs.clear();
         (self.min_seq, self.max_seq) = (Seq::MAX, 0);
@@ -185,7 +219,19 @@ impl BlockBuilder {
     }
 
     fn starts_leaf(&self) -> bool {
-        self.seqs.len().is_multiple_of(self.form.leaf_records)
+        self.seqs.len().is_multiple_of(self.leaf_records)
+    }
+
+    /// Records of a leaf of the next block: more than the form says where records are as small as in this block of `len` bytes, so
+    /// that leaves do not run out before the bytes do. (Leaves of a restart array are large enough, and a device's all alike.)
+    fn leaf_records_next(&self, len: usize) -> usize {
+        if self.form.directory == DirectoryKind::RestartArray {
+            return self.form.leaf_records;
+        }
+        let rows = self.seqs.len() * self.form.target_bytes / len.max(1);
+        // An eighth to spare for smaller records.
+        let least = (rows + rows / 8).div_ceil(MAX_LEAVES);
+        self.form.leaf_records.max(least).min(MAX_LEAF_RECORDS)
     }
 }
 
@@ -203,9 +249,4 @@ fn column_width(min: Seq, max: Seq) -> usize {
 /// the last leaf's offset and differs only for blocks beyond their target.
 fn is_wide(before_directory: usize) -> bool {
     before_directory > usize::from(u16::MAX)
-}
-
-fn block_len(records: usize, rows: usize, width: usize, leaves: usize) -> usize {
-    let before_directory = records + rows * width;
-    before_directory + leaves * if is_wide(before_directory) { 4 } else { 2 } + TRAILER
 }

@@ -132,7 +132,7 @@ impl BlockCursor {
         if block.rows() == 0 {
             return Ok(());
         }
-        if block.leaves() <= LEAVES_TOLD {
+        if block.leaves() <= LEAVES_TOLD && !block.has_nodes() {
             (0..block.leaves())
                 .filter_map(|leaf| block.leaf_start(leaf).ok())
                 .for_each(|at| soon(at as usize));

@@ -1,5 +1,4 @@
-//! Searching a block without a cursor: binary search over the leaves' first keys, then a walk through one leaf that
-//! copies no key.
+//! Searching a block without a cursor: the directory tells the leaf, which is then walked through without copying a key.
 //!
 //! The walk keeps `matched`, the length of the prefix that the searched key has in common with the record before. Since
 //! every record stores the exact length it shares with its predecessor, comparing that with `matched` decides most
@@ -21,7 +20,7 @@ use crate::Kind;
 /// # Errors
 /// [`terrane_base::ErrorKind::Corruption`] for damaged bytes, `NewerFormat` for a kind that this version does not know.
 pub fn get<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option<(Seq, Kind, &'a [u8])>> {
-    let behind = block.leaves_before(key, seq, false)?;
+    let behind = block.leaves_before_own(key, seq)?;
     if let Some(leaf) = behind.checked_sub(1) {
         let mut walk = LeafWalk::new(block, leaf, key)?;
         while let Some((order, record)) = walk.next()? {
@@ -37,7 +36,8 @@ pub fn get<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option<(Seq, Ki
             }
         }
     }
-    // All records up to here are before (key, seq), so the next leaf's first record is the only candidate left.
+    // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate
+    // left.
     match head_of(block, behind, key)? {
         Some(record) => found(block, record, block.seq_at(behind * block.leaf_records())?).map(Some),
         None => Ok(None),
@@ -84,6 +84,22 @@ pub(crate) fn floor<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option
     }
     floor.next = head_of(block, behind, key)?.map(|r| block.slice(r.value, r.next));
     Ok(Some(floor))
+}
+
+/// The number of the record that [`floor`] finds, and whether the one behind it has the searched key. Where each leaf has one record
+/// and no two of them begin alike, this looks at the directory alone.
+pub(crate) fn floor_position(block: Block<'_>, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
+    if block.leaf_records() > 1 || !block.has_nodes() {
+        return Ok(floor(block, key, seq)?.map(|f| (f.position, f.next.is_some())));
+    }
+    if block.rows() == 0 {
+        return Ok(None);
+    }
+    let among = block.leaves_near(key)?;
+    let behind = block.leaves_before_among(among, key, seq, true)?;
+    // What is behind all that may start with the key does not.
+    let next_has_key = behind > 0 && behind < among.1 && head_of(block, behind, key)?.is_some();
+    Ok(Some((behind.saturating_sub(1), next_has_key)))
 }
 
 /// The first record of `leaf`, if there is such a leaf and the record has this key.

@@ -5,8 +5,10 @@
 //! record  = kind u8 | shared varint | suffix length varint | value length varint | suffix | value
 //! column  = one little-endian number of `width` bytes per record: its sequence less the base
 //! directory (RestartArray) = offset of each leaf's first record, u16 each, or u32 where the flag says so
+//! directory (TwoLayer) = the same | padding | nodes of keys, see `two_layer`
 //! trailer = base sequence u64 | rows u32 | deletes u32 | records per leaf u16 | column width u8 | directory kind u8
-//!         | flags u8 (bit 0: u32 offsets) | seal u8 | reserved u16
+//!         | flags u8 (bit 0: u32 offsets; bits 2 to 7: bytes of padding) | seal u8
+//!         | length u16 of the prefix that all keys share, as far as the nodes leave it out
 //! ```
 //!
 //! A leaf is a fixed number of records (the last leaf may have fewer); its first record stores its whole key. `shared` is
@@ -17,8 +19,8 @@
 //!
 //! Records stand in *internal order*: key ascending bytewise, then sequence descending.
 //!
-//! A non-zero seal byte is reserved for encrypted blocks (nonce, tag and key id would stand in front of the trailer),
-//! directory kind 2 for a two-layer directory; both, like any unknown flag, are reported as a newer format.
+//! A non-zero seal byte is reserved for encrypted blocks (nonce, tag and key id would stand in front of the trailer); that, like
+//! an unknown directory or flag, is reported as a newer format.
 //!
 //! # Concurrency
 //! Nothing here is shared. [`Block`] borrows its bytes; [`BlockCursor`] keeps offsets and its key, never a borrow.
@@ -31,8 +33,11 @@ mod builder;
 mod compression;
 mod cursor;
 mod lookup;
+#[allow(unsafe_code, reason = "vector instructions")]
+mod simd;
 #[cfg(test)]
 mod tests;
+mod two_layer;
 mod verify;
 mod view;
 
@@ -42,7 +47,8 @@ pub use builder::{BlockBuilder, FinishedBlock};
 pub use compression::{Compression, Compressor, decompress};
 pub use cursor::{BlockCursor, Peek};
 pub use lookup::get;
-pub(crate) use lookup::{Floor, floor};
+pub(crate) use lookup::{Floor, floor, floor_position};
+pub use simd::Simd;
 pub use view::{Block, BlockShape, set_sequence};
 
 /// Most leaves of a block.
@@ -56,8 +62,25 @@ pub const TARGET_BYTES: std::ops::RangeInclusive<usize> = (4 << 10)..=(64 << 10)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DirectoryKind {
-    /// The offset of each leaf, searched by the leaves' first keys. (2 is reserved for a two-layer directory.)
+    /// The offset of each leaf, searched by the leaves' first keys. What devices make, and blocks of more than 128 leaves have.
     RestartArray = 1,
+    /// Beside the offsets a tree of two levels that tells what leaf to look into. About 8 bytes more for each leaf.
+    TwoLayer = 2,
+}
+
+impl DirectoryKind {
+    /// Decodes a kind.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::NewerFormat`] for one that this version does not know.
+    #[inline]
+    pub fn from_u8(byte: u8) -> Result<DirectoryKind> {
+        match byte {
+            1 => Ok(DirectoryKind::RestartArray),
+            2 => Ok(DirectoryKind::TwoLayer),
+            other => Err(view::newer("directory kind", other.into())),
+        }
+    }
 }
 
 /// How blocks of a subtable are built.
@@ -65,7 +88,8 @@ pub enum DirectoryKind {
 pub struct BlockForm {
     /// Size at which a block closes, directory and trailer included: 4 to 64 KiB.
     pub target_bytes: usize,
-    /// Records of a leaf, 1 to 128. Fewer make lookups faster and blocks larger.
+    /// Records of a leaf, 1 to 128. Fewer make lookups faster and blocks larger. Where a block would have more than 128 leaves,
+    /// its leaves have more records.
     pub leaf_records: usize,
     /// The directory.
     pub directory: DirectoryKind,
@@ -73,11 +97,20 @@ pub struct BlockForm {
 
 impl Default for BlockForm {
     fn default() -> Self {
-        BlockForm { target_bytes: 16 << 10, leaf_records: 16, directory: DirectoryKind::RestartArray }
+        BlockForm::with(DirectoryKind::TwoLayer)
     }
 }
 
 impl BlockForm {
+    /// The usual form with that directory.
+    pub fn with(directory: DirectoryKind) -> BlockForm {
+        let leaf_records = match directory {
+            DirectoryKind::RestartArray => 16,
+            DirectoryKind::TwoLayer => 8,
+        };
+        BlockForm { target_bytes: 16 << 10, leaf_records, directory }
+    }
+
     /// Checks the ranges.
     ///
     /// # Errors

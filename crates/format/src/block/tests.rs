@@ -2,6 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use terrane_base::{ErrorKind, MAX_SEQ, Seq};
 
+use super::DirectoryKind::{RestartArray, TwoLayer};
 use super::*;
 use crate::Kind;
 use crate::checksum::key_hash;
@@ -29,12 +30,16 @@ fn order(a: &Rec, key: &[u8], seq: Seq) -> std::cmp::Ordering {
     a.key.as_slice().cmp(key).then(seq.cmp(&a.seq))
 }
 
-fn form(leaf_records: usize) -> BlockForm {
-    BlockForm { leaf_records, ..BlockForm::default() }
+fn form(directory: DirectoryKind, leaf_records: usize) -> BlockForm {
+    BlockForm { leaf_records, directory, ..BlockForm::default() }
 }
 
-fn build(records: &[Rec], leaf_records: usize) -> FinishedBlock {
-    let mut b = BlockBuilder::new(form(leaf_records));
+fn directories() -> impl Strategy<Value = DirectoryKind> {
+    prop_oneof![Just(RestartArray), Just(TwoLayer)]
+}
+
+fn build(records: &[Rec], directory: DirectoryKind, leaf_records: usize) -> FinishedBlock {
+    let mut b = BlockBuilder::new(form(directory, leaf_records));
     for r in records {
         b.add(&r.key, r.seq, r.kind, &r.value);
     }
@@ -69,11 +74,11 @@ proptest! {
     #[test]
     fn a_cursor_moves_like_a_sorted_vector(
         records in records(80),
-        leaf in 1..20usize,
+        (directory, leaf) in (directories(), 1..20usize),
         targets in vec((keys(), seqs()), 10),
         moves in vec(any::<bool>(), 60),
     ) {
-        let built = build(&records, leaf);
+        let built = build(&records, directory, leaf);
         let b = Block::parse(&built.bytes).unwrap();
         b.verify().unwrap();
         prop_assert_eq!(b.rows() as usize, records.len());
@@ -130,10 +135,10 @@ proptest! {
     #[test]
     fn a_lookup_finds_the_newest_version_at_or_below_the_snapshot(
         records in records(120),
-        leaf in 1..20usize,
+        (directory, leaf) in (directories(), 1..20usize),
         targets in vec((keys(), seqs()), 20),
     ) {
-        let built = build(&records, leaf);
+        let built = build(&records, directory, leaf);
         let b = Block::parse(&built.bytes).unwrap();
         let near = records.iter().flat_map(|r| [(r.key.clone(), r.seq), (r.key.clone(), MAX_SEQ), (r.key.clone(), r.seq.saturating_sub(1))]);
         for (key, seq) in targets.into_iter().chain(near) {
@@ -144,9 +149,9 @@ proptest! {
     }
 
     #[test]
-    fn a_finished_block_tells_the_truth_about_itself(records in records(60), leaf in 1..20usize) {
+    fn a_finished_block_tells_the_truth_about_itself(records in records(60), directory in directories(), leaf in 1..20usize) {
         prop_assume!(!records.is_empty());
-        let f = build(&records, leaf);
+        let f = build(&records, directory, leaf);
         let first = &records[0];
         prop_assert_eq!((&f.first_key, f.first_seq), (&first.key, first.seq));
         prop_assert_eq!(&f.last_key, &records[records.len() - 1].key);
@@ -163,9 +168,10 @@ proptest! {
     #[test]
     fn blocks_close_at_their_size(
         lens in vec((0..40usize, prop_oneof![8 => 0..200usize, 1 => 3000..9000usize], seqs()), 1..400),
+        directory in directories(),
         leaf in prop_oneof![Just(1), Just(2), Just(16)],
     ) {
-        let form = BlockForm { target_bytes: 4096, leaf_records: leaf, ..BlockForm::default() };
+        let form = BlockForm { target_bytes: 4096, leaf_records: leaf, directory };
         let mut b = BlockBuilder::new(form);
         let mut blocks = Vec::new();
         for (i, (key_len, value_len, seq)) in lens.iter().enumerate() {
@@ -179,13 +185,16 @@ proptest! {
         let len = b.len();
         blocks.push(b.finish());
         prop_assert!(b.is_empty());
-        prop_assert_eq!(blocks.last().unwrap().bytes.len(), len);
+        let last = blocks.last().unwrap().bytes.len();
+        prop_assert!(last <= len && len < last + 64, "{last} bytes, {len} foretold");
+        prop_assert!(last == len || directory == TwoLayer);
         prop_assert_eq!(blocks.iter().map(|f| f.rows as usize).sum::<usize>(), lens.len());
         for f in &blocks {
             let parsed = Block::parse(&f.bytes).unwrap();
             parsed.verify().unwrap();
             prop_assert!(f.bytes.len() <= 4096 || f.rows == 1, "{} bytes, {} rows", f.bytes.len(), f.rows);
-            prop_assert!((f.rows as usize) <= leaf * MAX_LEAVES);
+            prop_assert!(parsed.leaves() as usize <= MAX_LEAVES);
+            prop_assert_eq!(parsed.has_nodes(), directory == TwoLayer);
         }
     }
 
@@ -197,13 +206,13 @@ proptest! {
     #[test]
     fn damaged_blocks_never_panic(
         records in records(40),
-        leaf in 1..20usize,
+        (directory, leaf) in (directories(), 1..20usize),
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in 0..3usize,
         key in keys(),
         seq in seqs(),
     ) {
-        let mut bytes = build(&records, leaf).bytes;
+        let mut bytes = build(&records, directory, leaf).bytes;
         bytes.drain(..cut.min(bytes.len()));
         for (i, byte) in damage {
             let i = i.index(bytes.len());
@@ -261,41 +270,52 @@ fn exercise(bytes: &[u8], key: &[u8], seq: Seq) {
 #[test]
 fn golden_block() {
     let records = [rec(b"", 9, b"e"), rec(b"ab", 300, b"1"), rec(b"ab", 8, b""), rec(b"abc", 7, b"22")];
-    let built = build(&records, 3);
+    let built = build(&records, RestartArray, 3);
     assert_eq!(built.bytes, include_bytes!("../../tests/golden/block-restart-array.bin"));
     let zeros = [rec(b"k1", 0, b"v"), rec(b"k2", 0, b"w")];
-    assert_eq!(build(&zeros, 16).bytes, include_bytes!("../../tests/golden/block-no-seqs.bin"));
+    let built = build(&zeros, RestartArray, 16);
+    assert_eq!(built.bytes, include_bytes!("../../tests/golden/block-no-seqs.bin"));
+    // Keys with a prefix in common, of which some differ behind the numbers in the nodes; two inner nodes and a third in part.
+    let key = |i: u32| format!("common {:02}-------{}", i / 3, i % 3);
+    let many: Vec<_> = (0..20).map(|i| rec(key(i).as_bytes(), 5, b"v")).collect();
+    let built = build(&many, TwoLayer, 1);
+    assert_eq!(built.bytes, include_bytes!("../../tests/golden/block-two-layer.bin"));
 }
 
 #[test]
 fn a_block_of_equal_sequences_stores_none() {
     let with = |seq: Seq| {
         let all: Vec<_> = (0..100u32).map(|i| rec(format!("{i:03}").as_bytes(), seq, b"v")).collect();
-        build(&all, 16).bytes.len()
+        build(&all, RestartArray, 16).bytes.len()
     };
     assert_eq!(with(0), with(MAX_SEQ));
     let mixed: Vec<_> = (0..100u32).map(|i| rec(format!("{i:03}").as_bytes(), i.into(), b"v")).collect();
-    assert_eq!(build(&mixed, 16).bytes.len(), with(0) + 100);
+    assert_eq!(build(&mixed, RestartArray, 16).bytes.len(), with(0) + 100);
 }
 
 #[test]
 fn blocks_beyond_64_kib_get_wide_offsets() {
     let all: Vec<_> = (0..1000u32).map(|i| rec(format!("{i:04}").as_bytes(), 5, &[1; 100])).collect();
-    let built = build(&all, 4);
-    assert!(built.bytes.len() > 64 << 10);
-    let b = Block::parse(&built.bytes).unwrap();
-    b.verify().unwrap();
-    assert_eq!(get(b, b"0999", MAX_SEQ).unwrap().unwrap().2, [1; 100]);
+    for (directory, leaf, nodes) in [(RestartArray, 4, false), (TwoLayer, 4, false), (TwoLayer, 8, true)] {
+        let built = build(&all, directory, leaf);
+        assert!(built.bytes.len() > 64 << 10);
+        let b = Block::parse(&built.bytes).unwrap();
+        assert_eq!(b.has_nodes(), nodes, "of more than 128 leaves there are none");
+        b.verify().unwrap();
+        assert_eq!(get(b, b"0999", MAX_SEQ).unwrap().unwrap().2, [1; 100]);
+    }
 }
 
 #[test]
 fn a_block_takes_no_more_memory_than_it_may_fill() {
     let target = BlockForm::default().target_bytes;
     for value in [0, target - 100, target - 50, target, 3 * target, 100_000] {
-        let block = build(&[rec(b"a key of 16 byte", 7, &vec![b'v'; value])], 16);
-        let most =
-            if block.bytes.len() < target / 2 { block.bytes.len() } else { target.max(block.bytes.len()) };
-        assert!(block.bytes.capacity() <= most, "{value}: {} of {most}", block.bytes.capacity());
+        for (directory, spare) in [(RestartArray, 0), (TwoLayer, 64)] {
+            let block = build(&[rec(b"a key of 16 byte", 7, &vec![b'v'; value])], directory, 16);
+            let (len, capacity) = (block.bytes.len(), block.bytes.capacity());
+            let most = if len < target / 2 { len } else { target.max(len + spare) };
+            assert!(capacity <= most, "{value}: {capacity} of {most}");
+        }
     }
 }
 
@@ -321,14 +341,17 @@ fn a_builder_starts_afresh_after_each_block() {
     };
     once(b"zz", 77, Kind::Delete);
     let second = once(b"a", 3, Kind::Put);
-    assert_eq!(second, build(&[rec(b"a", 3, b"")], 16));
+    assert_eq!(
+        second,
+        build(&[rec(b"a", 3, b"")], BlockForm::default().directory, BlockForm::default().leaf_records)
+    );
 }
 
 #[test]
 fn what_later_versions_write_is_recognised_as_newer() {
-    let built = build(&[rec(b"k", 1, b"v")], 16).bytes;
+    let built = build(&[rec(b"k", 1, b"v")], RestartArray, 16).bytes;
     let trailer = built.len() - 24;
-    for (field, value) in [(19, 2), (20, 2), (21, 1), (22, 1), (23, 1)] {
+    for (field, value) in [(19, 3), (20, 2), (20, 4), (21, 1), (22, 1), (23, 1)] {
         let mut bytes = built.clone();
         bytes[trailer + field] = value;
         assert_eq!(Block::parse(&bytes).unwrap_err().kind(), ErrorKind::NewerFormat, "byte {field}");
@@ -345,37 +368,38 @@ fn what_later_versions_write_is_recognised_as_newer() {
 fn verify_sees_what_lookups_must_not_trust() {
     let all: Vec<_> =
         (0..40u32).map(|i| rec(format!("key{i:03}").as_bytes(), u64::from(i) * 3, b"v")).collect();
-    let good = build(&all, 8).bytes;
-    Block::parse(&good).unwrap().verify().unwrap();
-    let mut unseen = Vec::new();
-    for i in 0..good.len() - 24 {
-        for bit in 0..8 {
-            let mut bytes = good.clone();
-            bytes[i] ^= 1 << bit;
-            let same_records = Block::parse(&bytes).and_then(|b| b.verify()).is_ok();
-            if same_records {
-                unseen.push((i, bit));
+    for (directory, leaf) in [(RestartArray, 8), (TwoLayer, 8), (TwoLayer, 2)] {
+        let good = build(&all, directory, leaf).bytes;
+        Block::parse(&good).unwrap().verify().unwrap();
+        let mut unseen = Vec::new();
+        for i in 0..good.len() - 24 {
+            for bit in 0..8 {
+                let mut bytes = good.clone();
+                bytes[i] ^= 1 << bit;
+                let same_records = Block::parse(&bytes).and_then(|b| b.verify()).is_ok();
+                if same_records {
+                    unseen.push((i, bit));
+                }
             }
         }
-    }
-    // A changed value, a changed key that keeps its place, a changed sequence: only a checksum can see those. Nothing
-    // that steers a search may go unseen.
-    let b = Block::parse(&good).unwrap();
-    for (i, _) in unseen {
-        let i = i as u32;
-        let steers = (0..b.leaves()).any(|l| {
-            let (record, _) = b.leaf_head(l).unwrap();
-            (record.suffix - 3..record.suffix).contains(&i)
-        });
-        assert!(!steers, "byte {i}");
-        let directory = good.len() as u32 - 24 - 2 * b.leaves();
-        assert!(i < directory, "directory byte {i}");
+        // A changed value, a changed key that keeps its place, a changed sequence: only a checksum can see those. Nothing
+        // that steers a search may go unseen.
+        let b = Block::parse(&good).unwrap();
+        for (i, _) in unseen {
+            let i = i as u32;
+            let steers = (0..b.leaves()).any(|l| {
+                let (record, _) = b.leaf_head(l).unwrap();
+                (record.suffix - 3..record.suffix).contains(&i)
+            });
+            assert!(!steers, "byte {i}");
+            assert!(i < b.directory(), "directory byte {i}");
+        }
     }
 }
 
 #[test]
 fn a_shape_refuses_other_bytes() {
-    let built = build(&[rec(b"k", 1, b"v")], 16).bytes;
+    let built = build(&[rec(b"k", 1, b"v")], TwoLayer, 16).bytes;
     let shape = Block::parse(&built).unwrap().shape();
     assert_eq!(get(shape.over(&built).unwrap(), b"k", 1).unwrap().unwrap().2, b"v");
     assert!(shape.over(&built[1..]).is_err());
@@ -386,8 +410,8 @@ fn forms_out_of_range_are_refused() {
     assert!(BlockForm::default().check().is_ok());
     assert!(BlockForm { target_bytes: 1000, ..BlockForm::default() }.check().is_err());
     assert!(BlockForm { target_bytes: 1 << 20, ..BlockForm::default() }.check().is_err());
-    assert!(form(0).check().is_err());
-    assert!(form(129).check().is_err());
+    assert!(form(TwoLayer, 0).check().is_err());
+    assert!(form(TwoLayer, 129).check().is_err());
 }
 
 #[test]

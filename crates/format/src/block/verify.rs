@@ -7,7 +7,7 @@ use super::{Block, BlockCursor, common_prefix};
 
 impl Block<'_> {
     /// Walks the whole block and checks what searching relies on: internal order, exact prefix lengths, known kinds,
-    /// counts, sequences in range, and that leaves start where the directory says.
+    /// counts, sequences in range, and that the directory is that of the leaves.
     ///
     /// # Errors
     /// [`terrane_base::ErrorKind::Corruption`] naming the first thing that is wrong, `NewerFormat` for an unknown kind.
@@ -52,6 +52,9 @@ impl Block<'_> {
             last_seq = cursor.seq();
             offset = record.next;
             cursor.next(*self)?;
+        }
+        if !self.nodes_are_right()? {
+            return Err(bad("has a directory that is not that of its keys", offset as usize));
         }
         if offset != self.records_end() {
             return Err(bad("has bytes behind its last record", offset as usize));

@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 
 use terrane_base::{Error, ErrorKind, MAX_SEQ, Result, Seq};
 
-use super::{DirectoryKind, MAX_LEAF_RECORDS};
+use super::two_layer::{self, ALIGNMENT};
+use super::{BlockCursor, DirectoryKind, MAX_LEAF_RECORDS, MAX_LEAVES, common_prefix};
 use crate::codec::{Reader, read_varint};
 
 /// Bytes of a block's trailer.
@@ -13,6 +14,8 @@ pub(super) const TRAILER: usize = 24;
 const MIN_RECORD: u64 = 4;
 /// Trailer flag: leaf offsets take four bytes instead of two.
 pub(super) const FLAG_WIDE: u8 = 1;
+/// Bits of the trailer's flags below the number of padding bytes.
+pub(super) const PADDING_SHIFT: u32 = 2;
 
 /// A block over borrowed bytes.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +39,10 @@ pub struct BlockShape {
     column_width: u32,
     base_seq: Seq,
     wide: bool,
+    /// Length of the nodes of a two-layer directory, right before the trailer; 0 without one.
+    nodes: u32,
+    /// Length of the prefix of all keys that the nodes leave out.
+    prefix: u32,
 }
 
 /// A record's place in its block. All offsets are within the bytes in front of the sequence column.
@@ -86,18 +93,13 @@ impl<'a> Block<'a> {
         let deletes = r.u32()?;
         let leaf_records = u32::from(r.u16()?);
         let column_width = u32::from(r.u8()?);
-        let (directory, flags, seal, reserved) = (r.u8()?, r.u8()?, r.u8()?, r.u16()?);
-        if directory != DirectoryKind::RestartArray as u8 {
-            return Err(newer("directory kind", directory.into()));
-        }
-        if flags & !FLAG_WIDE != 0 {
+        let (directory, flags, seal, prefix) = (DirectoryKind::from_u8(r.u8()?)?, r.u8()?, r.u8()?, r.u16()?);
+        let padding = u32::from(flags >> PADDING_SHIFT);
+        if flags & !(FLAG_WIDE | u8::MAX << PADDING_SHIFT) != 0 {
             return Err(newer("flags", flags.into()));
         }
         if seal != 0 {
             return Err(newer("seal", seal.into()));
-        }
-        if reserved != 0 {
-            return Err(newer("reserved field", reserved.into()));
         }
         if leaf_records == 0
             || leaf_records > MAX_LEAF_RECORDS as u32
@@ -108,7 +110,17 @@ impl<'a> Block<'a> {
         }
         let wide = flags & FLAG_WIDE != 0;
         let leaves = rows.div_ceil(leaf_records);
-        let directory_len = u64::from(leaves) * if wide { 4 } else { 2 };
+        let nodes = match directory {
+            DirectoryKind::RestartArray if padding != 0 || prefix != 0 => {
+                return Err(newer("parts that its directory does not have", padding.into()));
+            }
+            DirectoryKind::RestartArray => 0,
+            DirectoryKind::TwoLayer if leaves as usize > MAX_LEAVES => {
+                return Err(bad("has more leaves than its directory", body.len()));
+            }
+            DirectoryKind::TwoLayer => two_layer::nodes_len(leaves as usize) as u32,
+        };
+        let directory_len = u64::from(leaves) * if wide { 4 } else { 2 } + u64::from(padding + nodes);
         let column_len = u64::from(rows) * u64::from(column_width);
         let Some(column) = (body.len() as u64).checked_sub(directory_len + column_len) else {
             return Err(bad("is too short for its directory", body.len()));
@@ -127,6 +139,8 @@ impl<'a> Block<'a> {
             column_width,
             base_seq,
             wide,
+            nodes,
+            prefix: prefix.into(),
         };
         Ok(Block { bytes, shape })
     }
@@ -160,6 +174,39 @@ impl<'a> Block<'a> {
 
     pub(super) fn leaves(&self) -> u32 {
         self.shape.leaves
+    }
+
+    /// Where the directory begins.
+    #[cfg(test)]
+    pub(super) fn directory(&self) -> u32 {
+        self.shape.directory
+    }
+
+    /// Whether its directory tells the leaf without a look at most leaves.
+    pub(crate) fn has_nodes(&self) -> bool {
+        self.shape.nodes > 0
+    }
+
+    /// Whether the nodes of its directory, if it has any, are those of its keys.
+    pub(super) fn nodes_are_right(&self) -> Result<bool> {
+        let BlockShape { len, nodes, leaves, prefix, rows, directory, wide, .. } = self.shape;
+        if nodes == 0 {
+            return Ok(true);
+        }
+        let mut cursor = BlockCursor::new();
+        cursor.seek_last(*self)?;
+        let shared = if rows == 0 { 0 } else { common_prefix(self.leaf_key(0)?, cursor.key()) };
+        let numbers = (0..leaves)
+            .map(|leaf| Ok(two_layer::significant(self.leaf_key(leaf)?, prefix as usize)))
+            .collect::<Result<Vec<u64>>>()?;
+        let mut want = Vec::new();
+        two_layer::append_nodes(&mut want, &numbers);
+        let start = len - TRAILER as u32 - nodes;
+        let offsets_end = directory + leaves * if wide { 4 } else { 2 };
+        Ok(prefix as usize <= shared
+            && self.slice(offsets_end, start).iter().all(|b| *b == 0)
+            && (start as usize).is_multiple_of(ALIGNMENT)
+            && self.slice(start, start + nodes) == want)
     }
 
     #[inline]
@@ -263,7 +310,64 @@ impl<'a> Block<'a> {
     /// How many leaves start before `(key, seq)`; with `inclusive`, at or before it.
     #[inline]
     pub(super) fn leaves_before(&self, key: &[u8], seq: Seq, inclusive: bool) -> Result<u32> {
-        let (mut lo, mut hi) = (0, self.shape.leaves);
+        let among = self.leaves_near(key)?;
+        self.leaves_before_among(among, key, seq, inclusive)
+    }
+
+    /// Leaves among which those are that start with `key`, if any does: those in front of them start before it, those behind them
+    /// behind it.
+    #[inline]
+    pub(super) fn leaves_near(&self, key: &[u8]) -> Result<(u32, u32)> {
+        let leaves = self.shape.leaves;
+        if self.shape.nodes == 0 {
+            return Ok((0, leaves));
+        }
+        Ok(match self.beside_prefix(key)? {
+            Ordering::Less => (0, 0),
+            Ordering::Greater => (leaves, leaves),
+            Ordering::Equal => self.bracket(key),
+        })
+    }
+
+    /// As [`Block::leaves_before`] for a key that is in the block; for another one any number.
+    #[inline]
+    pub(super) fn leaves_before_own(&self, key: &[u8], seq: Seq) -> Result<u32> {
+        let among = if self.shape.nodes == 0 { (0, self.shape.leaves) } else { self.bracket(key) };
+        self.leaves_before_among(among, key, seq, false)
+    }
+
+    /// How `key` stands to all keys that begin with the prefix of the block's: equal if it does so too.
+    #[inline]
+    fn beside_prefix(&self, key: &[u8]) -> Result<Ordering> {
+        let len = self.shape.prefix as usize;
+        if len == 0 || self.shape.leaves == 0 {
+            return Ok(Ordering::Equal);
+        }
+        let Some(prefix) = self.leaf_key(0)?.get(..len) else {
+            return Err(bad("has a key that is shorter than its prefix", 0));
+        };
+        Ok(compare(key.get(..len).unwrap_or(key), prefix))
+    }
+
+    /// The leaves whose place the nodes leave open for a key that begins as all of the block do: those before are before it, those behind
+    /// are behind it.
+    #[inline]
+    fn bracket(&self, key: &[u8]) -> (u32, u32) {
+        let BlockShape { len, nodes, leaves, prefix, .. } = self.shape;
+        let end = len - TRAILER as u32;
+        let x = two_layer::significant(key, prefix as usize);
+        two_layer::bracket(self.slice(end - nodes, end), leaves, x)
+    }
+
+    /// As [`Block::leaves_before`], where [`Block::leaves_near`] is known.
+    #[inline]
+    pub(super) fn leaves_before_among(
+        &self,
+        (mut lo, mut hi): (u32, u32),
+        key: &[u8],
+        seq: Seq,
+        inclusive: bool,
+    ) -> Result<u32> {
         while lo < hi {
             let mid = lo.midpoint(hi);
             let before = match compare(self.leaf_key(mid)?, key) {
@@ -324,7 +428,7 @@ pub(super) fn bad(what: &str, offset: usize) -> Error {
 }
 
 #[cold]
-fn newer(what: &str, value: u64) -> Error {
+pub(super) fn newer(what: &str, value: u64) -> Error {
     Error::new(ErrorKind::NewerFormat, format!("block with {what} {value} is not known to this version"))
         .with_hint("open the database with the version that wrote it, or a later one")
 }

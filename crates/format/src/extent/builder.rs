@@ -3,7 +3,10 @@
 use terrane_base::{Error, ExtentId, Result, Seq};
 
 use super::{BlockHandle, ExtentMeta, Footer, Image, PAD_BYTES, Properties, Section, UNIT_BYTES};
-use crate::block::{BlockBuilder, BlockForm, Compression, Compressor, FinishedBlock};
+use crate::block::{
+    Block, BlockBuilder, BlockCursor, BlockForm, Compression, Compressor, DirectoryKind, FinishedBlock,
+    MAX_LEAVES,
+};
 use crate::checksum::crc;
 use crate::tombstone::RangeTombstones;
 use crate::{Kind, filter};
@@ -47,10 +50,11 @@ pub struct FinishedExtent {
     pub meta: ExtentMeta,
 }
 
-/// Records per leaf of an index block: index entries differ much, so that short leaves cost little and save steps.
+/// Records per leaf of an index block: index entries differ much, so that short leaves cost little and save steps. With nodes
+/// above the leaves that tell where to look, the fewest.
 const INDEX_LEAF_RECORDS: usize = 4;
-/// Room kept for the footer's table and properties and for the index block's trailer.
-const FIXED_BYTES: usize = 160;
+/// Room kept for the footer's table and properties, and for the index block's trailer and the nodes of its directory.
+const FIXED_BYTES: usize = 160 + (20 << 6);
 /// Room kept for the index entry of a block still to come, its key left aside.
 const ENTRY_BYTES: usize = 80;
 
@@ -80,14 +84,13 @@ impl ExtentBuilder {
     /// # Errors
     /// As [`Compressor::new`].
     pub fn new(form: ExtentForm) -> Result<Self> {
-        let index = BlockForm { leaf_records: INDEX_LEAF_RECORDS, ..BlockForm::default() };
         Ok(ExtentBuilder {
             form,
             compressor: Compressor::new(form.compression, form.zstd_level)?,
             data: Image::default(),
             spare: None,
             filters: Vec::new(),
-            index: BlockBuilder::new(index),
+            index: index_builder(form.block.directory, 1),
             handle: Vec::new(),
             largest_filter: 0,
             tombstones: RangeTombstones::default(),
@@ -248,7 +251,7 @@ impl ExtentBuilder {
         let mut bytes = std::mem::take(&mut self.data);
         let data_bytes = bytes.len() as u32;
         let filter = append(&mut bytes, &self.filters);
-        let index = append(&mut bytes, &self.index.finish().bytes);
+        let index = append(&mut bytes, &self.finish_index()?);
         let footer = append(&mut bytes, &footer_bytes);
         bytes.pad_to(PAD_BYTES);
         let meta = ExtentMeta {
@@ -279,6 +282,25 @@ impl ExtentBuilder {
         Ok(FinishedExtent { bytes, meta })
     }
 
+    /// The index block, its leaves as large as they have to be for a directory with nodes.
+    fn finish_index(&mut self) -> Result<Vec<u8>> {
+        let directory = self.form.block.directory;
+        let rows = self.index.rows() as usize;
+        let mut index = std::mem::replace(&mut self.index, index_builder(directory, 1)).finish().bytes;
+        if directory == DirectoryKind::TwoLayer && rows > MAX_LEAVES {
+            let block = Block::parse(&index)?;
+            let mut larger = index_builder(directory, rows.div_ceil(MAX_LEAVES));
+            let mut entry = BlockCursor::new();
+            entry.seek_first(block)?;
+            while entry.valid() {
+                larger.add(entry.key(), entry.seq(), Kind::Put, entry.value(block));
+                entry.next(block)?;
+            }
+            index = larger.finish().bytes;
+        }
+        Ok(index)
+    }
+
     /// The smallest `[lo, hi)` that holds all keys and range tombstones.
     fn bounds(&self) -> Result<(Vec<u8>, Vec<u8>)> {
         let keys = (self.blocks() > 0).then(|| {
@@ -293,6 +315,14 @@ impl ExtentBuilder {
             (None, None) => Err(Error::invalid("an extent needs a block or a range tombstone")),
         }
     }
+}
+
+fn index_builder(directory: DirectoryKind, leaf_records: usize) -> BlockBuilder {
+    let leaf_records = match directory {
+        DirectoryKind::RestartArray => INDEX_LEAF_RECORDS,
+        DirectoryKind::TwoLayer => leaf_records,
+    };
+    BlockBuilder::new(BlockForm { leaf_records, directory, ..BlockForm::default() })
 }
 
 fn append(extent: &mut Image, section: &[u8]) -> Section {

@@ -8,7 +8,7 @@
 use terrane_base::{Error, Result, Seq};
 
 use super::{BlockHandle, BlockSpan, ExtentMeta};
-use crate::block::{Block, BlockCursor, Floor, floor};
+use crate::block::{Block, BlockCursor, Floor, floor, floor_position};
 
 /// An extent's index over borrowed bytes.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,30 @@ impl<'a> Index<'a> {
         };
         let then = next.map(BlockHandle::decode).transpose()?;
         Ok(Some(Found { position, handle: BlockHandle::decode(value)?, then }))
+    }
+
+    /// The number of the entry that [`Index::find`] finds, and whether that names the block behind it too. Mostly looks at no entry.
+    ///
+    /// # Errors
+    /// As [`Index::find`].
+    #[inline]
+    pub fn position(&self, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
+        floor_position(self.block, key, seq)
+    }
+
+    /// All entries' blocks, in order.
+    ///
+    /// # Errors
+    /// As [`Index::find`].
+    pub fn handles(&self) -> Result<Vec<BlockHandle>> {
+        let mut handles = Vec::with_capacity(self.len() as usize);
+        let mut place = IndexPlace::new();
+        place.take_up(*self, 0, 0)?;
+        while let Some(handle) = place.handle(*self)? {
+            handles.push(handle);
+            place.next(*self)?;
+        }
+        Ok(handles)
     }
 
     /// Checks the whole index, and that it is the one that `meta` describes: order, counts, and blocks and filters that

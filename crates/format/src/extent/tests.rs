@@ -5,7 +5,8 @@ use terrane_base::{ErrorKind, ExtentId, MAX_SEQ, Seq};
 use super::*;
 use crate::Kind;
 use crate::block::{
-    self, Block, BlockBuilder, BlockCursor, BlockForm, Compression, FinishedBlock, set_sequence,
+    self, Block, BlockBuilder, BlockCursor, BlockForm, Compression, DirectoryKind, FinishedBlock,
+    set_sequence,
 };
 use crate::checksum::{crc, key_hash};
 use crate::codec::Reader;
@@ -19,7 +20,11 @@ fn form(compression: Compression, filter_bits_per_key: usize) -> ExtentForm {
 }
 
 fn blocks(records: &[Rec], per_block: usize) -> Vec<FinishedBlock> {
-    let mut b = BlockBuilder::new(BlockForm { leaf_records: 3, ..BlockForm::default() });
+    blocks_with(DirectoryKind::TwoLayer, records, per_block)
+}
+
+fn blocks_with(directory: DirectoryKind, records: &[Rec], per_block: usize) -> Vec<FinishedBlock> {
+    let mut b = BlockBuilder::new(BlockForm { leaf_records: 3, ..BlockForm::with(directory) });
     let build = |chunk: &[Rec]| {
         chunk.iter().for_each(|(key, seq, value)| b.add(key, *seq, Kind::Put, value));
         b.finish()
@@ -267,8 +272,10 @@ fn numbered(n: u32, value: usize) -> Vec<Rec> {
 #[test]
 fn golden_extent_and_meta() {
     let records = numbered(10, 3);
-    let mut b = ExtentBuilder::new(form(Compression::None, 10)).unwrap();
-    blocks(&records, 5).into_iter().for_each(|block| b.add_block(block, None).unwrap());
+    let restart = DirectoryKind::RestartArray;
+    let form = ExtentForm { block: BlockForm::with(restart), ..form(Compression::None, 10) };
+    let mut b = ExtentBuilder::new(form).unwrap();
+    blocks_with(restart, &records, 5).into_iter().for_each(|block| b.add_block(block, None).unwrap());
     b.set_tombstones(&RangeTombstones::from_ranges([("a", "z", 40)]));
     let x = b.finish(ExtentId(300)).unwrap();
     assert_eq!(x.bytes[..x.meta.footer.end() as usize], *include_bytes!("../../tests/golden/extent.bin"));
@@ -276,6 +283,30 @@ fn golden_extent_and_meta() {
     let mut meta = Vec::new();
     x.meta.encode(&mut meta);
     assert_eq!(meta, include_bytes!("../../tests/golden/extent-meta.bin"));
+}
+
+#[test]
+fn an_index_has_a_directory_of_two_layers_however_many_blocks_there_are() {
+    for (rows, leaf_records) in [(1, 1), (128, 1), (129, 2), (1000, 8)] {
+        let records = numbered(rows, 3);
+        let x = extent(&records, 1, form(Compression::None, 10));
+        let index = Index::parse(part(&x, x.meta.index)).unwrap();
+        index.verify(&x.meta).unwrap();
+        assert!(index.block().has_nodes());
+        assert_eq!((index.len(), index.block().leaf_records()), (rows, leaf_records));
+        let handles = index.handles().unwrap();
+        assert_eq!(handles.len(), rows as usize);
+        for (key, seq, value) in &records {
+            assert_eq!(lookup(&x, key, MAX_SEQ).as_ref(), Some(&(*seq, value.clone())));
+            for (key, seq) in
+                [(&key[..], *seq), (key, MAX_SEQ), (&key[..9], 0), (&[&key[..], b"x"].concat(), 7)]
+            {
+                let found = index.find(key, seq).unwrap().unwrap();
+                assert_eq!(index.position(key, seq).unwrap(), Some((found.position, found.then.is_some())));
+                assert_eq!(handles[found.position as usize], found.handle);
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,9 @@
 
 use terrane_base::{ExtentId, MAX_SEQ, SubtableId};
 use terrane_format::batch::{self, EntryHeader, EntryKind, Op, Ops};
-use terrane_format::block::{self, Block, BlockBuilder, BlockCursor, BlockForm, Compression, decompress};
+use terrane_format::block::{
+    self, Block, BlockBuilder, BlockCursor, BlockForm, Compression, DirectoryKind, decompress,
+};
 use terrane_format::checksum::{crc, crc_append, key_hash, salted_crc};
 use terrane_format::codec::Reader;
 use terrane_format::data_file::DataFileHeader;
@@ -397,7 +399,12 @@ pub fn samples(name: &str) -> Vec<Vec<u8>> {
                 batch::put_op(out, &Op { kind, subtable: SubtableId(3), key: b"key", value });
             }
         })],
-        "block" => vec![blocks[0].clone(), part(extent.meta.index)],
+        "block" => {
+            let mut restart = BlockBuilder::new(BlockForm::with(DirectoryKind::RestartArray));
+            (0..40u64)
+                .for_each(|i| restart.add(format!("key{i:04}").as_bytes(), i, Kind::Put, b"some value"));
+            vec![blocks[0].clone(), restart.finish().bytes, part(extent.meta.index)]
+        }
         "compression" => {
             let raw = &blocks[1];
             let stored = terrane_format::block::Compressor::new(Compression::Zstd, 1)

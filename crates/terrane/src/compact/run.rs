@@ -54,7 +54,7 @@ pub(crate) fn extent_form(o: &SubtableOptions, level: u8, extent_bytes: usize) -
         _ => (Stored::None, 0),
     };
     ExtentForm {
-        block: BlockForm { target_bytes: o.block_bytes, ..BlockForm::default() },
+        block: BlockForm { target_bytes: o.block_bytes, ..BlockForm::with(o.directory) },
         compression,
         zstd_level,
         filter_bits_per_key: o.filter_bits,

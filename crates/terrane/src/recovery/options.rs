@@ -19,6 +19,7 @@ pub(crate) fn to_record(o: &SubtableOptions) -> SubtableOptionsRecord {
             IndexKind::Art => IndexChoice::Art,
             IndexKind::Skiplist => IndexChoice::Skiplist,
         },
+        directory: o.directory,
         ..SubtableOptionsRecord::default()
     }
 }
@@ -36,5 +37,6 @@ pub(crate) fn from_record(r: &SubtableOptionsRecord) -> SubtableOptions {
             IndexChoice::Art => IndexKind::Art,
             IndexChoice::Skiplist => IndexKind::Skiplist,
         },
+        directory: r.directory,
     }
 }
