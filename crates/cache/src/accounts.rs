@@ -114,6 +114,15 @@ impl Accounts {
         self.bookkeeping.fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
+    /// Books bookkeeping that can be done without, unless that would pass the limit.
+    pub(crate) fn book(&self, bytes: usize) -> bool {
+        let fits = self.alive() + self.bookkeeping() + bytes <= self.limit();
+        if fits {
+            self.rebook(0, bytes);
+        }
+        fits
+    }
+
     pub(crate) fn alive(&self) -> usize {
         self.alive.load(Relaxed)
     }

@@ -1,7 +1,9 @@
 //! The cache: shards, the budget over them, and one load per missing frame.
 
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrane_base::metrics::Counter;
 use terrane_base::{Error, ErrorKind, Result};
@@ -9,9 +11,11 @@ use terrane_base::{Error, ErrorKind, Result};
 use crate::accounts::Accounts;
 use crate::epoch::{Domain, Guard};
 use crate::flight::Flight;
-use crate::frame::{Pin, Priority};
+use crate::frame::{Found, Frame, Pin, Priority};
+use crate::hold::Hold;
 use crate::key::FrameKey;
-use crate::shard::{Boarding, Entered, Shard};
+use crate::shard::{Boarding, Entered, Gone, Shard};
+use crate::swizzle::{Slots, Unswizzle};
 use crate::tally::Tally;
 
 /// Most shards: the bits of a hash that choose one.
@@ -20,6 +24,9 @@ const MAX_SHARDS: usize = 256;
 const SHARD_BYTES: usize = 4 << 20;
 /// How often a miss tries to have evicted frames freed before it goes private. An epoch takes two advances to pass.
 const RECLAIM_TRIES: usize = 3;
+
+/// How many caches there have been.
+static CACHES: AtomicU64 = AtomicU64::new(0);
 
 /// How to set up a [`Cache`].
 #[derive(Clone, Debug)]
@@ -98,6 +105,8 @@ impl CacheStats {
 /// # Ok::<(), terrane_base::Error>(())
 /// ```
 pub struct Cache {
+    /// Of all caches of the process this one alone has it.
+    number: u64,
     shards: Box<[Shard]>,
     domain: Domain,
     accounts: Arc<Accounts>,
@@ -109,16 +118,13 @@ pub struct Cache {
     private: Counter,
 }
 
-/// Keeps from being freed whatever is found while it lives; see [`Cache::hold`].
-#[must_use]
-pub struct Hold<'c>(#[expect(dead_code, reason = "held, not used")] Guard<'c>);
-
 impl Cache {
     /// An empty cache.
     pub fn new(options: CacheOptions) -> Cache {
         let accounts = Arc::new(Accounts::new(options.capacity_bytes));
         let shards = (0..options.shard_count()).map(|_| Shard::new(1, &accounts)).collect();
         Cache {
+            number: CACHES.fetch_add(1, Ordering::Relaxed),
             shards,
             domain: Domain::new(),
             accounts,
@@ -146,12 +152,17 @@ impl Cache {
         Some(f(found.bytes()))
     }
 
+    /// Slots for the frames of one extent, to be found by direct pointer.
+    pub fn slots<T>(&self) -> Slots<T> {
+        Slots::new(self.number)
+    }
+
     /// Has the calling thread's accesses share one epoch guard until the hold goes: taking a guard costs an atomic
     /// read-modify-write. As with [`Cache::with`], what is evicted meanwhile is not freed: a hold should be short, and its
     /// holder not block.
     #[inline]
     pub fn hold(&self) -> Hold<'_> {
-        Hold(self.domain.pin())
+        Hold::new(self, self.domain.pin())
     }
 
     /// A pin on the frame of `key`, if it is here.
@@ -266,8 +277,8 @@ impl Cache {
     pub fn remove(&self, key: FrameKey) {
         let (shard, hash) = self.place(key);
         let guard = self.domain.pin();
-        if let Some(frame) = self.shards[shard].remove(key, hash, &guard, &self.accounts) {
-            guard.retire(frame.into());
+        if let Some(gone) = self.shards[shard].remove(key, hash, &guard, &self.accounts) {
+            retire(&guard, gone);
         }
         self.reclaim(&guard);
     }
@@ -276,8 +287,8 @@ impl Cache {
     pub fn remove_extent(&self, extent: u64) {
         for shard in &self.shards {
             let guard = self.domain.pin();
-            for frame in shard.remove_extent(extent, &guard, &self.accounts) {
-                guard.retire(frame.into());
+            for gone in shard.remove_extent(extent, &guard, &self.accounts) {
+                retire(&guard, gone);
             }
             self.reclaim(&guard);
         }
@@ -317,6 +328,41 @@ impl Cache {
             awaiting_bytes: self.accounts.awaiting(),
             bookkeeping_bytes: self.accounts.bookkeeping(),
             capacity_bytes: self.accounts.capacity(),
+        }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
+    }
+
+    /// Counts an access that found its frame.
+    #[inline]
+    pub(crate) fn hit(&self) {
+        self.hits.bump();
+    }
+
+    /// The frame of `key`, by search.
+    #[inline]
+    pub(crate) fn find<'g>(&self, key: FrameKey, guard: &'g Guard<'_>) -> Option<Found<'g>> {
+        let (shard, hash) = self.place(key);
+        self.shards[shard].find(key, hash, guard)
+    }
+
+    /// As [`Shard::swizzle`].
+    pub(crate) fn swizzle<H: Unswizzle + 'static>(
+        &self,
+        key: FrameKey,
+        guard: &Guard<'_>,
+        (whose, which): (Arc<H>, u32),
+        fill: impl FnOnce(NonNull<Frame>),
+    ) {
+        let (shard, hash) = self.place(key);
+        if let Some(slots) = self.shards[shard].swizzle((key, hash), guard, (whose, which), fill) {
+            guard.retire(slots.into());
         }
     }
 
@@ -386,9 +432,7 @@ impl Cache {
             let sweep = shard.sweep(&self.accounts, &guard, enough);
             fruitless = if sweep.victims.is_empty() { fruitless + sweep.steps } else { 0 };
             self.evictions.add(sweep.victims.len() as u64);
-            for frame in sweep.victims {
-                guard.retire(frame.into());
-            }
+            sweep.victims.into_iter().for_each(|gone| retire(&guard, gone));
             self.reclaim(&guard);
             if sweep.done || fruitless >= sweep.patience {
                 return;
@@ -405,15 +449,16 @@ impl Cache {
     }
 }
 
-impl fmt::Debug for Cache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").field("shards", &self.shards.len()).field("stats", &self.stats()).finish()
+fn retire(guard: &Guard<'_>, gone: Gone) {
+    guard.retire(gone.frame.into());
+    if let Some(slots) = gone.slots {
+        guard.retire(slots.into());
     }
 }
 
-impl fmt::Debug for Hold<'_> {
+impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").finish_non_exhaustive()
+        f.debug_struct("Cache").field("shards", &self.shards.len()).field("stats", &self.stats()).finish()
     }
 }
 

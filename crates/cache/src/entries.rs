@@ -1,8 +1,10 @@
 //! The entries of a shard: one per resident frame, in a slab, linked into a queue and into the chain of its extent.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::frame::Pin;
+use crate::swizzle::Unswizzle;
 
 /// No entry.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -16,10 +18,23 @@ pub(crate) enum Queue {
     Main,
 }
 
+/// A swizzle slot: whose, and which.
+pub(crate) type Home = (Arc<dyn Unswizzle>, u32);
+
+/// A frame that is taken out of the books.
+pub(crate) struct Leaving {
+    pub(crate) frame: Pin,
+    pub(crate) hash: u64,
+    /// The slot to be emptied.
+    pub(crate) home: Option<Home>,
+}
+
 pub(crate) struct Entry {
     /// The cache's own count of the frame; `None` in a free entry.
     frame: Option<Pin>,
     hash: u64,
+    /// The swizzle slot that leads to the frame.
+    home: Option<Home>,
     queue: Queue,
     /// Rounds that the entry survives unread.
     pub(crate) credit: u8,
@@ -117,13 +132,14 @@ impl Entries {
     }
 
     /// Adds `frame` as the newest of `queue`.
-    pub(crate) fn add(&mut self, frame: Pin, hash: u64, queue: Queue, credit: u8) {
+    pub(crate) fn add(&mut self, frame: Pin, hash: u64, queue: Queue, credit: u8) -> u32 {
         debug_assert!(self.has_room());
         let kin = self.extents.get(&frame.key().extent).copied().unwrap_or(NIL);
         let extent = frame.key().extent;
         let entry = Entry {
             frame: Some(frame),
             hash,
+            home: None,
             queue,
             credit,
             prev: NIL,
@@ -149,15 +165,26 @@ impl Entries {
         }
         self.len += 1;
         self.link(id, queue);
+        id
     }
 
-    /// Takes entry `id` out; returns its frame and hash.
-    pub(crate) fn remove(&mut self, id: u32) -> Option<(Pin, u64)> {
+    /// Notes that a slot leads to the frame of entry `id`; returns another one that did.
+    pub(crate) fn set_home(&mut self, id: u32, home: Home) -> Option<Home> {
+        let own = &mut self.slab.get_mut(id as usize)?.home;
+        let is_same = |(whose, which): &Home| Arc::ptr_eq(whose, &home.0) && *which == home.1;
+        if own.as_ref().is_some_and(is_same) {
+            return None;
+        }
+        own.replace(home)
+    }
+
+    /// Takes entry `id` out.
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Leaving> {
         self.frame(id)?;
         self.unlink(id);
         let entry = &mut self.slab[id as usize];
         let (prev, next, hash) = (entry.kin_prev, entry.kin_next, entry.hash);
-        let frame = entry.frame.take()?;
+        let (frame, home) = (entry.frame.take()?, entry.home.take());
         entry.next = self.free;
         self.free = id;
         self.len -= 1;
@@ -171,7 +198,7 @@ impl Entries {
         } else {
             self.extents.remove(&frame.key().extent);
         }
-        Some((frame, hash))
+        Some(Leaving { frame, hash, home })
     }
 
     /// Makes entry `id` the newest of `queue`, wherever it is now.
@@ -187,8 +214,9 @@ impl Entries {
         for queue in [Queue::Small, Queue::Main] {
             while let Some(id) = Some(old.list(queue).tail).filter(|&id| id != NIL) {
                 let credit = old.slab[id as usize].credit;
-                let Some((frame, hash)) = old.remove(id) else { break };
-                self.add(frame, hash, queue, credit);
+                let Some(Leaving { frame, hash, home }) = old.remove(id) else { break };
+                let id = self.add(frame, hash, queue, credit);
+                self.slab[id as usize].home = home;
             }
         }
         self.slab.shrink_to_fit();

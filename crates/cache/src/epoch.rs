@@ -10,12 +10,14 @@
 
 use crate::frame::Pin;
 use crate::shard::Retired;
+use crate::swizzle::Detached;
 
 /// What is freed late.
 #[expect(dead_code, reason = "held until it may be freed, not used")]
 pub(crate) enum Garbage {
     Frame(Pin),
     Table(Retired),
+    Slots(Detached),
 }
 
 impl From<Pin> for Garbage {
@@ -27,6 +29,12 @@ impl From<Pin> for Garbage {
 impl From<Retired> for Garbage {
     fn from(table: Retired) -> Self {
         Garbage::Table(table)
+    }
+}
+
+impl From<Detached> for Garbage {
+    fn from(slots: Detached) -> Self {
+        Garbage::Slots(slots)
     }
 }
 

@@ -34,6 +34,9 @@ pub enum Priority {
     Filter,
 }
 
+/// Bytes of a line of the processor's cache.
+const LINE: usize = 64;
+
 /// Asks the processor to load the line at `address`, which may be any.
 #[inline]
 pub(crate) fn prefetch(address: *const u8) {
@@ -75,6 +78,15 @@ impl Frame {
         prefetch(frame.cast());
         prefetch(bytes);
         prefetch(bytes.wrapping_add(len.saturating_sub(1)));
+    }
+
+    /// Asks the processor to load the header and the last `len` of the frame's `of` bytes.
+    #[inline]
+    pub(crate) fn prefetch_end(frame: *const Frame, of: usize, len: usize) {
+        let end = frame.wrapping_add(1).cast::<u8>().wrapping_add(of);
+        prefetch(frame.cast());
+        (1..=len.div_ceil(LINE)).for_each(|n| prefetch(end.wrapping_sub(n * LINE)));
+        prefetch(end.wrapping_sub(1));
     }
 
     /// Notes an access. Writes only where the bit is clear: the header of a hot frame stays shared among cores.
@@ -284,6 +296,10 @@ impl<'g> Found<'g> {
 
     pub(crate) fn key(&self) -> FrameKey {
         self.frame().key
+    }
+
+    pub(crate) fn as_ptr(&self) -> NonNull<Frame> {
+        self.frame
     }
 
     pub(crate) fn bytes(&self) -> &'g [u8] {

@@ -5,13 +5,14 @@
 //! nothing is ever invalidated: removing the frames of an extent that is gone is only a courtesy to the others.
 //!
 //! ```text
+//! slots --------------------------------\
 //! with / get ---> table (lock-free) ---> frame [header | bytes]          reads: no lock, no count, at most one bit
 //!                   ^                      ^
 //! get_or_load ----> shard lock: books = queues + ghosts + loads under way   misses: a few short sections per shard
 //! ```
 //!
-//! Read `frame` for the life of a frame, `table` for the lookup, `policy` for who stays, `accounts` for the budget,
-//! `slab` for the memory.
+//! Read `frame` for the life of a frame, `table` for the lookup, `swizzle` for the way without one, `policy` for who stays,
+//! `accounts` for the budget, `slab` for the memory.
 //!
 //! # Promises
 //! - *Memory*: frames that can be found, frames that left but wait for a reader, and bookkeeping together stay within the
@@ -22,7 +23,7 @@
 //! # Concurrency
 //! Frames and tables are freed by epoch: a reader holds a guard for as long as it looks at a frame, or
 //! a [`Pin`] for longer. Loom models of the protocol (lookup against eviction, insertion and growth; two misses of one
-//! key) are in `model.rs`: `RUSTFLAGS="--cfg loom" cargo test -p terrane-cache --lib model`.
+//! key; slots that are filled, emptied and filled again) are in `model.rs`: `RUSTFLAGS="--cfg loom" cargo test -p terrane-cache --lib model`.
 //!
 //! # After a crash
 //! Nothing: all of it is memory.
@@ -35,17 +36,21 @@ mod flight;
 mod frame;
 mod ghost;
 mod heat;
+mod hold;
 mod key;
 mod policy;
 mod shard;
 mod slab;
+mod swizzle;
 mod table;
 mod tally;
 
 #[cfg(all(test, loom))]
 mod model;
 
-pub use cache::{Cache, CacheOptions, CacheStats, Hold};
+pub use cache::{Cache, CacheOptions, CacheStats};
 pub use frame::{Pin, Priority};
 pub use heat::HeatSampler;
+pub use hold::{Hold, Seen};
 pub use key::FrameKey;
+pub use swizzle::{Children, Slots};

@@ -14,7 +14,7 @@
 //! Guarded by the shard's lock. The reference bit is set by readers at any time; losing a race with one costs one
 //! eviction that was a little early.
 
-use crate::entries::{Entries, NIL, Queue};
+use crate::entries::{Entries, Home, Leaving, NIL, Queue};
 use crate::frame::{Pin, Priority};
 use crate::ghost::Ghosts;
 
@@ -62,7 +62,7 @@ impl Policy {
 
     /// Chooses a frame to leave and takes it out. Looks at no more than `steps` frames, and counts them down; `None` if
     /// that was not enough, or nothing is here.
-    pub(crate) fn evict(&mut self, steps: &mut usize) -> Option<(Pin, u64)> {
+    pub(crate) fn evict(&mut self, steps: &mut usize) -> Option<Leaving> {
         while *steps > 0 {
             *steps -= 1;
             let (small, main) = (self.entries.list(Queue::Small), self.entries.list(Queue::Main));
@@ -80,11 +80,11 @@ impl Policy {
                 self.entries.entry_mut(id).credit -= 1;
                 self.entries.requeue(id, Queue::Main);
             } else {
-                let (frame, hash) = self.entries.remove(id)?;
+                let leaving = self.entries.remove(id)?;
                 if on_probation {
-                    self.ghosts.record(hash);
+                    self.ghosts.record(leaving.hash);
                 }
-                return Some((frame, hash));
+                return Some(leaving);
             }
         }
         None
@@ -97,8 +97,13 @@ impl Policy {
     }
 
     /// Takes entry `id` out.
-    pub(crate) fn remove(&mut self, id: u32) -> Option<(Pin, u64)> {
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Leaving> {
         self.entries.remove(id)
+    }
+
+    /// As [`Entries::set_home`].
+    pub(crate) fn set_home(&mut self, id: u32, home: Home) -> Option<Home> {
+        self.entries.set_home(id, home)
     }
 
     /// Gives back the memory of entries that are gone, and forgets the ghosts.
@@ -127,7 +132,7 @@ mod tests {
 
     fn evict(p: &mut Policy) -> Option<u32> {
         let mut steps = p.patience();
-        p.evict(&mut steps).map(|(f, _)| f.key().offset)
+        p.evict(&mut steps).map(|left| left.frame.key().offset)
     }
 
     /// Reads a frame as a lookup does.
@@ -203,7 +208,7 @@ mod tests {
         p.compact();
         assert!(p.bytes() < before);
         let id = p.entries.first_of(3).unwrap();
-        assert_eq!(p.remove(id).unwrap().0.key().extent, 3);
+        assert_eq!(p.remove(id).unwrap().frame.key().extent, 3);
         let left: Vec<_> = std::iter::from_fn(|| evict(&mut p)).collect();
         assert_eq!(left.len(), 19);
         assert!(left.is_sorted());

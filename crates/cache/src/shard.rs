@@ -2,24 +2,28 @@
 //!
 //! # Invariants
 //! Under the lock, a frame is in the table iff it has an entry in the books, and the entry holds one count of it. An
-//! entry's count is handed to the caller when the frame leaves, who retires it by epoch ([`crate::frame`]).
+//! entry's count is handed to the caller when the frame leaves, who retires it by epoch ([`crate::frame`]). A swizzle slot leads to a
+//! frame only if the frame's entry names the slot ([`crate::swizzle`]).
 //!
 //! # Concurrency
 //! Lookups take no lock. Everything else holds the lock for the work on one frame, or for [`SWEEP`] steps of eviction;
 //! the exceptions are a growing table (the pointers of one shard are copied) and the removal of an extent.
 
 use std::collections::HashMap;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use terrane_base::sync::atomic::{AtomicPtr, Ordering};
 use terrane_base::sync::{Mutex, MutexGuard};
 
 use crate::accounts::Accounts;
+use crate::entries::{Home, Leaving};
 use crate::epoch::Guard;
 use crate::flight::Flight;
-use crate::frame::{Found, Pin};
+use crate::frame::{Found, Frame, Pin};
 use crate::key::FrameKey;
 use crate::policy::Policy;
+use crate::swizzle::Detached;
 use crate::table::Table;
 
 /// Frames that eviction looks at before it lets others have the lock.
@@ -68,10 +72,16 @@ impl Drop for Retired {
     }
 }
 
+/// A frame that left, and what left with it, to be retired.
+pub(crate) struct Gone {
+    pub(crate) frame: Pin,
+    pub(crate) slots: Option<Detached>,
+}
+
 /// What a sweep came to.
 pub(crate) struct Sweep {
-    /// Frames that left, to be retired.
-    pub(crate) victims: Vec<Pin>,
+    /// Frames that left.
+    pub(crate) victims: Vec<Gone>,
     /// Steps after which it is pointless to go on.
     pub(crate) patience: usize,
     /// Steps that were taken.
@@ -174,10 +184,8 @@ impl Shard {
         let mut victims = Vec::new();
         let mut done = enough(books.policy.resident());
         while left > 0 && !done {
-            let Some((frame, hash)) = books.policy.evict(&mut left) else { break };
-            self.table(guard).remove(&frame, hash);
-            accounts.left(frame.charge());
-            victims.push(frame);
+            let Some(leaving) = books.policy.evict(&mut left) else { break };
+            victims.push(self.part_with(leaving, guard, accounts));
             done = enough(books.policy.resident());
         }
         Sweep { victims, patience: books.policy.patience(), steps: SWEEP - left, done }
@@ -190,14 +198,14 @@ impl Shard {
         hash: u64,
         guard: &Guard<'_>,
         accounts: &Accounts,
-    ) -> Option<Pin> {
+    ) -> Option<Gone> {
         let mut books = self.lock();
         let entry = self.find(key, hash, guard)?.entry();
         self.take_out(&mut books, entry, guard, accounts)
     }
 
     /// Takes every frame of `extent` out.
-    pub(crate) fn remove_extent(&self, extent: u64, guard: &Guard<'_>, accounts: &Accounts) -> Vec<Pin> {
+    pub(crate) fn remove_extent(&self, extent: u64, guard: &Guard<'_>, accounts: &Accounts) -> Vec<Gone> {
         let mut books = self.lock();
         let mut frames = Vec::new();
         while let Some(id) = books.policy.entries().first_of(extent) {
@@ -229,11 +237,36 @@ impl Shard {
         self.lock().policy.entries().len()
     }
 
-    fn take_out(&self, books: &mut Books, id: u32, guard: &Guard<'_>, accounts: &Accounts) -> Option<Pin> {
-        let (frame, hash) = books.policy.remove(id)?;
+    fn take_out(&self, books: &mut Books, id: u32, guard: &Guard<'_>, accounts: &Accounts) -> Option<Gone> {
+        let leaving = books.policy.remove(id)?;
+        Some(self.part_with(leaving, guard, accounts))
+    }
+
+    /// Has a frame that was taken out of the books, whose lock is held, found by nobody any more.
+    fn part_with(&self, leaving: Leaving, guard: &Guard<'_>, accounts: &Accounts) -> Gone {
+        let Leaving { frame, hash, home } = leaving;
         self.table(guard).remove(&frame, hash);
         accounts.left(frame.charge());
-        Some(frame)
+        let slots = home.and_then(|(whose, which)| whose.unswizzle(which, frame.as_ptr(), guard));
+        Gone { frame, slots }
+    }
+
+    /// Calls `fill` with the frame of `key`, if that is here, to have the slot `home` lead to it. What another slot leaves behind comes
+    /// back to be retired.
+    pub(crate) fn swizzle(
+        &self,
+        (key, hash): (FrameKey, u64),
+        guard: &Guard<'_>,
+        home: Home,
+        fill: impl FnOnce(NonNull<Frame>),
+    ) -> Option<Detached> {
+        let mut books = self.lock();
+        let found = self.find(key, hash, guard)?;
+        let before = books.policy.set_home(found.entry(), home);
+        let detached =
+            before.and_then(|(whose, which)| whose.unswizzle(which, found.as_ptr().as_ptr(), guard));
+        fill(found.as_ptr());
+        detached
     }
 
     /// Swaps in a table of `buckets` buckets with the same entries. Readers in the old one go on undisturbed.

@@ -37,7 +37,7 @@ mod tests;
 pub(crate) mod version;
 pub(crate) mod writer;
 
-pub(crate) use extent::{Extent, Loaded, Reclaimer};
+pub(crate) use extent::{Extent, Known, Loaded, Reclaimer};
 pub(crate) use io::Window;
 pub(crate) use manifest::ManifestStore;
 pub(crate) use poison::Poison;

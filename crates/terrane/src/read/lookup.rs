@@ -19,7 +19,7 @@
 use std::sync::Arc;
 
 use terrane_base::{Error, Result, Seq};
-use terrane_cache::{Cache, HeatSampler, Pin};
+use terrane_cache::{Cache, HeatSampler, Hold, Pin};
 use terrane_format::block::{self, Block};
 use terrane_format::extent::{BlockHandle, Index};
 use terrane_format::{Kind, checksum, filter};
@@ -27,6 +27,7 @@ use terrane_format::{Kind, checksum, filter};
 use crate::db::table::Super;
 use crate::levels::{Extent, ExtentRef, Run};
 use crate::read::blocks::Part;
+use crate::read::near::Near;
 use crate::read::rows::{Row, RowCache};
 
 /// A version that answers a lookup.
@@ -163,10 +164,10 @@ impl Walk {
             self.below_memtables = true;
         }
         // One guard for all blocks of the step: index, filter and data of each run.
-        let _held = view.cache.hold();
+        let hold = view.cache.hold();
         while let Some(run) = run_at(view.state, self.run) {
             if let Some(r) = run.find(key) {
-                match self.search(r, view, key, seq, supplied, &mut answer)? {
+                match self.search(r, view, &hold, (key, seq), supplied, &mut answer)? {
                     Some(step) => return Ok(step),
                     None => self.candidates = None,
                 }
@@ -181,8 +182,8 @@ impl Walk {
         &mut self,
         r: &ExtentRef,
         view: View<'_>,
-        key: &[u8],
-        seq: Seq,
+        hold: &Hold<'_>,
+        (key, seq): (&[u8], Seq),
         supplied: &mut Option<Pin>,
         answer: &mut impl FnMut(Found<'_>) -> Step<R>,
     ) -> Result<Option<Step<R>>> {
@@ -200,6 +201,26 @@ impl Walk {
                 return Ok(Some(Step::Done(None)));
             }
             return Ok(Some(answer(Found { kind: row.kind, value: &row.value })));
+        }
+        // What a block says of the key.
+        let mut look = |bytes: &[u8], offset: u32| -> Result<Option<Step<R>>> {
+            let hit = Block::parse(bytes).and_then(|block| block::get(block, key, seq));
+            let Some((s, kind, value)) = hit.map_err(|e| extent.place(e, offset))? else { return Ok(None) };
+            if let Some(rows) = rows {
+                rows.insert(extent.meta.id.0, key, Row { seq: s, kind, value: value.into() });
+            }
+            view.heat.touch(extent.meta.id.0);
+            if s < cover {
+                return Ok(Some(Step::Done(None)));
+            }
+            Ok(Some(answer(Found { kind, value })))
+        };
+        if self.candidates.is_none()
+            && supplied.is_none()
+            && let Some(near) = Near::of(extent, view.cache, hold)
+            && let Said::All(said) = self.search_near(near, extent, (key, seq), &mut look)?
+        {
+            return Ok(said.or_else(gone));
         }
         let candidates = match &mut self.candidates {
             Some(c) => c,
@@ -237,33 +258,52 @@ impl Walk {
                 }
             };
             let part = Part::Data(handle);
-            let searched = with_block(view.cache, extent, &part, supplied, |bytes| {
-                let hit = block::get(Block::parse(bytes)?, key, seq)?;
-                Ok(hit.map(|(s, kind, value)| {
-                    if let Some(rows) = rows {
-                        rows.insert(extent.meta.id.0, key, Row { seq: s, kind, value: value.into() });
-                    }
-                    if s < cover {
-                        return Step::Done(None);
-                    }
-                    answer(Found { kind, value })
-                }))
-            });
-            match searched {
-                Some(Ok(Some(step))) => {
-                    view.heat.touch(extent.meta.id.0);
-                    return Ok(Some(step));
-                }
-                Some(Ok(None)) => *slot = Candidate::None,
-                Some(Err(e)) => {
-                    let e: Error = e;
-                    return Err(extent.place(e, handle.offset));
-                }
+            let looked = with_block(view.cache, extent, &part, supplied, |bytes| look(bytes, handle.offset));
+            match looked.transpose()? {
+                Some(Some(step)) => return Ok(Some(step)),
+                Some(None) => *slot = Candidate::None,
                 None => return need(part),
             }
         }
         Ok(gone())
     }
+
+    /// Searches an extent as far as memory has it, without a search for its blocks.
+    fn search_near<R>(
+        &mut self,
+        near: Near<'_>,
+        extent: &Extent,
+        (key, seq): (&[u8], Seq),
+        look: &mut impl FnMut(&[u8], u32) -> Result<Option<Step<R>>>,
+    ) -> Result<Said<R>> {
+        let place = near.index().and_then(|index| index.position(key, seq));
+        let place = place.map_err(|e| extent.place(e, extent.meta.index.offset))?;
+        let Some((first, next_has_key)) = place else { return Ok(Said::All(None)) };
+        for number in first..=first + u32::from(next_has_key) {
+            let Some(known) = near.known(number) else { return Ok(Said::NotAll) };
+            near.announce(number, known);
+            if known.filter_len > 0 {
+                let hash = *self.hash.get_or_insert_with(|| checksum::key_hash(key));
+                let Some(filters) = near.filters() else { return Ok(Said::NotAll) };
+                if !may_contain(filters.bytes(), (known.filter_offset, known.filter_len), hash, extent)? {
+                    continue;
+                }
+            }
+            let Some(block) = near.block(number, known) else { return Ok(Said::NotAll) };
+            if let Some(step) = look(block.bytes(), known.offset)? {
+                return Ok(Said::All(Some(step)));
+            }
+        }
+        Ok(Said::All(None))
+    }
+}
+
+/// What memory says of a key, of what an extent says of it.
+enum Said<R> {
+    /// Everything; `None` is nothing.
+    All(Option<Step<R>>),
+    /// Memory has not all that is needed.
+    NotAll,
 }
 
 fn filter_may_contain(
@@ -273,14 +313,16 @@ fn filter_may_contain(
     hash: u64,
     supplied: &mut Option<Pin>,
 ) -> Result<Option<bool>> {
-    let (from, len) = (handle.filter_offset as usize, handle.filter_len as usize);
-    let asked = with_block(cache, extent, &Part::Filter, supplied, |bytes| {
-        bytes.get(from..from + len).map(|f| filter::may_contain(f, hash))
-    });
-    match asked {
-        None => Ok(None),
-        Some(Some(may)) => Ok(Some(may)),
-        Some(None) => Err(extent
-            .place(Error::corruption("a filter lies outside the filter section"), extent.meta.filter.offset)),
-    }
+    let place = (handle.filter_offset, handle.filter_len);
+    let ask = |bytes: &[u8]| may_contain(bytes, place, hash, extent);
+    with_block(cache, extent, &Part::Filter, supplied, ask).transpose()
+}
+
+/// Whether the filter that lies there in the section of filters lets a key pass.
+fn may_contain(filters: &[u8], (from, len): (u32, u32), hash: u64, extent: &Extent) -> Result<bool> {
+    let own = filters.get(from as usize..).and_then(|f| f.get(..len as usize));
+    own.map(|own| filter::may_contain(own, hash)).ok_or_else(|| {
+        let damage = Error::corruption("a filter lies outside the filter section");
+        extent.place(damage, extent.meta.filter.offset)
+    })
 }

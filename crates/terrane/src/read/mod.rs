@@ -7,6 +7,7 @@ pub(crate) mod lead;
 pub(crate) mod lookup;
 pub(crate) mod merge;
 pub(crate) mod multi;
+pub(crate) mod near;
 pub(crate) mod newer;
 pub(crate) mod resume;
 pub(crate) mod rows;

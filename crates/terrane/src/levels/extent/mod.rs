@@ -3,8 +3,8 @@
 //! was known (an attached one) gets it here, after that: nobody else meets the one it is stored with.
 //!
 //! # Concurrency
-//! Immutable but for two things that only grow: the heat, and the range tombstones, which are read once when somebody
-//! asks. Shared by all versions that refer to it; when it is obsolete and the last of them is gone, its space is queued
+//! Immutable but for two things that only grow, the heat, and the range tombstones, which are read once when somebody
+//! asks; and the ways to its frames in the cache, which that keeps. Shared by all versions that refer to it; when it is obsolete and the last of them is gone, its space is queued
 //! at the [`Reclaimer`].
 
 mod reclaim;
@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use terrane_base::{Error, Result};
+use terrane_cache::{Cache, Slots};
 use terrane_format::block::{Compression, decompress, set_sequence};
 use terrane_format::checksum::crc;
 use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
@@ -39,6 +40,25 @@ pub(crate) struct Extent {
     tombstones: OnceLock<Arc<RangeTombstones>>,
     reclaimer: Arc<Reclaimer>,
     obsolete: AtomicBool,
+    slots: OnceLock<Slots<Known>>,
+}
+
+/// What a search needs to know of a block that memory holds, from its index entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// First byte within the extent.
+    pub(crate) offset: u32,
+    /// Length in memory.
+    pub(crate) raw_len: u32,
+    pub(crate) filter_offset: u32,
+    pub(crate) filter_len: u32,
+}
+
+impl From<BlockHandle> for Known {
+    fn from(handle: BlockHandle) -> Self {
+        let BlockHandle { offset, raw_len, filter_offset, filter_len, .. } = handle;
+        Known { offset, raw_len, filter_offset, filter_len }
+    }
 }
 
 impl Extent {
@@ -61,7 +81,14 @@ impl Extent {
             tombstones,
             reclaimer,
             obsolete: AtomicBool::new(false),
+            slots: OnceLock::new(),
         })
+    }
+
+    /// The ways to its frames in `cache`, which is always the same one.
+    #[inline]
+    pub(crate) fn slots(&self, cache: &Cache) -> &Slots<Known> {
+        self.slots.get_or_init(|| cache.slots())
     }
 
     /// The index block.

@@ -1,0 +1,153 @@
+//! Looking at several frames under one epoch guard, by search and by swizzle slot.
+
+use std::fmt;
+use std::ops::Deref;
+
+use crate::cache::Cache;
+use crate::epoch::Guard;
+use crate::frame::{Found, Frame, Pin};
+use crate::key::FrameKey;
+use crate::swizzle::{Array, Children, PARENT, SECTION, Slots};
+
+/// Keeps from being freed whatever is found while it lives. See [`Cache::hold`].
+#[must_use]
+pub struct Hold<'c> {
+    cache: &'c Cache,
+    guard: Guard<'c>,
+}
+
+/// A frame that was found under a hold, and is good as long as that. Dereferences to the bytes.
+#[derive(Clone, Copy)]
+pub struct Seen<'h>(Found<'h>);
+
+impl<'c> Hold<'c> {
+    pub(crate) fn new(cache: &'c Cache, guard: Guard<'c>) -> Hold<'c> {
+        Hold { cache, guard }
+    }
+
+    /// The frame of `key`, by search.
+    #[inline]
+    pub fn find(&self, key: FrameKey) -> Option<Seen<'_>> {
+        self.cache.find(key, &self.guard).map(|found| self.see(found))
+    }
+
+    /// The parent frame and its children's slots, if the parent is swizzled.
+    #[inline]
+    pub fn parent<'h, T>(&'h self, slots: &'h Slots<T>) -> Option<(Seen<'h>, Children<'h, T>)> {
+        if slots.cache != self.cache.number() {
+            return None;
+        }
+        // SAFETY: the guard is of the cache that fills the slots.
+        let (parent, children) =
+            unsafe { (slots.home.parent(&self.guard)?, slots.home.children(&self.guard)?) };
+        Some((self.see(parent), children))
+    }
+
+    /// The frame of the section, if it is swizzled.
+    #[inline]
+    pub fn section<'h, T>(&'h self, slots: &'h Slots<T>) -> Option<Seen<'h>> {
+        if slots.cache != self.cache.number() {
+            return None;
+        }
+        // SAFETY: the guard is of the cache that fills the slots.
+        let section = unsafe { slots.home.section(&self.guard)? };
+        Some(self.see(section))
+    }
+
+    /// The frame of a child, if it is swizzled.
+    #[inline]
+    pub fn child<'h, T>(&'h self, children: Children<'h, T>, number: u32) -> Option<Seen<'h>> {
+        children.frame(number).map(|found| self.see(found))
+    }
+
+    /// Asks the processor to load the last `len` bytes of a child that is swizzled, whose length is `of`, and its header. Does not
+    /// count as an access.
+    #[inline]
+    pub fn prefetch_end<T>(&self, children: Children<'_, T>, number: u32, of: u32, len: u32) {
+        if let Some(found) = children.frame(number) {
+            Frame::prefetch_end(found.as_ptr().as_ptr(), of as usize, len as usize);
+        }
+    }
+
+    /// Has the parent, if its frame is in the cache, found by its slot from now on, and so each child that is swizzled then. `known`
+    /// gives, for each child, what is known of it.
+    pub fn swizzle_parent<T, I>(&self, slots: &Slots<T>, key: FrameKey, known: impl FnOnce() -> Option<I>)
+    where
+        T: Send + Sync + 'static,
+        I: ExactSizeIterator<Item = T>,
+    {
+        let Some(known) = self.may_fill(slots).then(known).flatten() else { return };
+        let accounts = self.cache.accounts();
+        if !accounts.book(Array::<T>::bytes(known.len())) {
+            return;
+        }
+        let array = Box::new(Array::new(known, accounts.clone()));
+        let home = &slots.home;
+        self.cache
+            .swizzle(key, &self.guard, (home.clone(), PARENT), |frame| home.swizzle_parent(frame, array));
+    }
+
+    /// As [`Hold::swizzle_parent`], of the section.
+    pub fn swizzle_section<T: Send + Sync + 'static>(&self, slots: &Slots<T>, key: FrameKey) {
+        if self.may_fill(slots) {
+            let home = &slots.home;
+            self.cache
+                .swizzle(key, &self.guard, (home.clone(), SECTION), |frame| home.swizzle_section(frame));
+        }
+    }
+
+    /// As [`Hold::swizzle_parent`], of a child whose parent is swizzled.
+    pub fn swizzle_child<T: Send + Sync + 'static>(&self, slots: &Slots<T>, number: u32, key: FrameKey) {
+        if self.may_fill(slots) {
+            let home = &slots.home;
+            let fill = |frame| home.swizzle_child(number, frame, &self.guard);
+            self.cache.swizzle(key, &self.guard, (home.clone(), number), fill);
+        }
+    }
+
+    fn may_fill<T>(&self, slots: &Slots<T>) -> bool {
+        slots.cache == self.cache.number()
+    }
+
+    /// Notes an access.
+    #[inline]
+    fn see<'h>(&self, found: Found<'h>) -> Seen<'h> {
+        found.touch();
+        self.cache.hit();
+        Seen(found)
+    }
+}
+
+impl<'h> Seen<'h> {
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &'h [u8] {
+        self.0.bytes()
+    }
+
+    /// Keeps the frame beyond the hold.
+    pub fn pin(&self) -> Pin {
+        self.0.pin()
+    }
+}
+
+impl Deref for Seen<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl fmt::Debug for Seen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seen").field("key", &self.0.key()).field("len", &self.len()).finish()
+    }
+}
+
+impl fmt::Debug for Hold<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! An extent's blocks that memory holds: by swizzled pointer, or else by search, and swizzled then.
+//!
+//! Nothing here reads the medium. What is not in memory is for the caller to name.
+
+use terrane_base::Result;
+use terrane_cache::{Cache, Children, FrameKey, Hold, Seen};
+use terrane_format::extent::Index;
+
+use crate::levels::{Extent, Known};
+use crate::read::blocks::Part;
+
+/// Bytes at a block's end that a search looks at first: the trailer, and the root of the directory.
+const SEARCHED_FIRST: u32 = 24 + 128;
+
+/// An extent whose index is in memory, for as long as the hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Near<'h> {
+    hold: &'h Hold<'h>,
+    cache: &'h Cache,
+    extent: &'h Extent,
+    index: Seen<'h>,
+    blocks: Children<'h, Known>,
+}
+
+impl<'h> Near<'h> {
+    /// `None` if the index is not in memory, or cannot be swizzled: memory for that may be short, and damage is for those to report who
+    /// search the index itself.
+    #[inline]
+    pub(crate) fn of(extent: &'h Extent, cache: &'h Cache, hold: &'h Hold<'h>) -> Option<Self> {
+        let slots = extent.slots(cache);
+        let (index, blocks) = match hold.parent(slots) {
+            Some(both) => both,
+            None => {
+                swizzle_index(extent, cache, hold)?;
+                hold.parent(slots)?
+            }
+        };
+        Some(Near { hold, cache, extent, index, blocks })
+    }
+
+    /// The index.
+    #[inline]
+    pub(crate) fn index(&self) -> Result<Index<'h>> {
+        Index::parse(self.index.bytes())
+    }
+
+    /// What is known of block `number`.
+    #[inline]
+    pub(crate) fn known(&self, number: u32) -> Option<&'h Known> {
+        self.blocks.known(number)
+    }
+
+    /// Has what a search of block `number` looks at first brought near.
+    #[inline]
+    pub(crate) fn announce(&self, number: u32, known: &Known) {
+        self.hold.prefetch_end(self.blocks, number, known.raw_len, SEARCHED_FIRST);
+    }
+
+    /// The filters, if they are in memory.
+    #[inline]
+    pub(crate) fn filters(&self) -> Option<Seen<'h>> {
+        let slots = self.extent.slots(self.cache);
+        self.hold.section(slots).or_else(|| {
+            let key = Part::Filter.key(self.extent);
+            let found = self.hold.find(key)?;
+            self.hold.swizzle_section(slots, key);
+            Some(found)
+        })
+    }
+
+    /// Block `number`, if it is in memory.
+    #[inline]
+    pub(crate) fn block(&self, number: u32, known: &Known) -> Option<Seen<'h>> {
+        self.hold.child(self.blocks, number).or_else(|| self.find_block(number, known))
+    }
+
+    #[cold]
+    fn find_block(&self, number: u32, known: &Known) -> Option<Seen<'h>> {
+        let key = FrameKey { extent: self.extent.meta.id.0, offset: known.offset };
+        let found = self.hold.find(key)?;
+        self.hold.swizzle_child(self.extent.slots(self.cache), number, key);
+        Some(found)
+    }
+}
+
+#[cold]
+fn swizzle_index(extent: &Extent, cache: &Cache, hold: &Hold<'_>) -> Option<()> {
+    let key = Part::Index.key(extent);
+    let index = hold.find(key)?;
+    let handles = || Index::parse(index.bytes()).and_then(|index| index.handles()).ok();
+    hold.swizzle_parent(extent.slots(cache), key, || {
+        let known = handles()?.into_iter().map(Known::from);
+        Some(known)
+    });
+    Some(())
+}
