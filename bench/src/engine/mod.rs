@@ -135,6 +135,15 @@ pub(crate) trait Session {
     /// Shows the value to `see`; says whether there is one.
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure>;
 
+    /// As [`Session::get`], of many keys at once if the engine can do that; says how many there are.
+    fn multi_get(&mut self, keys: &[Vec<u8>], see: &mut dyn FnMut(&[u8])) -> Result<u64, Failure> {
+        let mut found = 0;
+        for key in keys {
+            found += u64::from(self.get(key, see)?);
+        }
+        Ok(found)
+    }
+
     /// Shows up to `limit` records from `from` on to `see`; says how many there were.
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure>;
 

@@ -124,6 +124,12 @@ impl Session for Handle<'_> {
         Ok(self.table.get_with(key, |v| see(v))?.is_some())
     }
 
+    fn multi_get(&mut self, keys: &[Vec<u8>], see: &mut dyn FnMut(&[u8])) -> Result<u64, Failure> {
+        let values = self.table.multi_get(keys)?;
+        values.iter().flatten().for_each(|v| see(v));
+        Ok(values.iter().flatten().count() as u64)
+    }
+
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {
         let mut cursor = self.table.cursor(ReadOptions::new())?;
         cursor.seek(from)?;

@@ -7,6 +7,8 @@ use crate::workload::{Lane, Workload, txn, ycsb};
 
 /// Records of a seekrandom, its own included.
 const SEEK_RECORDS: u64 = 10;
+/// Keys of a call of a multiget.
+const KEYS_AT_ONCE: u64 = 64;
 /// Records that are looked up in a database that was opened again.
 const LOOKS: u64 = 10_000;
 /// Records of a scan between two looks at the clock.
@@ -22,6 +24,7 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
         }
         Workload::CommitMixed => overwrite(lane, thread.is_multiple_of(2)),
         Workload::Readrandom | Workload::Readwhilewriting => read(lane, true),
+        Workload::Multiget => read_many(lane),
         Workload::Readmissing => read(lane, false),
         Workload::Seekrandom => seek(lane, SEEK_RECORDS),
         Workload::Seek => seek(lane, 1),
@@ -91,6 +94,28 @@ fn read(lane: &mut Lane<'_>, present: bool) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+fn read_many(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    let want = lane.course.settings.value_bytes;
+    let mut keys = vec![Vec::new(); KEYS_AT_ONCE as usize];
+    let mut left = lane.ops;
+    while left > 0 && !lane.due() {
+        let n = left.min(KEYS_AT_ONCE);
+        for key in &mut keys[..n as usize] {
+            any_key(lane);
+            key.clone_from(&lane.key);
+        }
+        let mut right = 0;
+        let found =
+            lane.session.multi_get(&keys[..n as usize], &mut |v| right += u64::from(v.len() == want))?;
+        if (found, right) != (n, n) {
+            return Err(format!("of {n} records {found} were there, and {right} as they should be").into());
+        }
+        lane.recorder.done(n);
+        left -= n;
+    }
+    Ok(())
 }
 
 /// The engine's own doing, in one call.

@@ -29,6 +29,8 @@ pub(crate) enum Workload {
     Overwrite,
     /// Keys taken at random, all there
     Readrandom,
+    /// As readrandom, 64 keys in one call; an operation is a key
+    Multiget,
     /// Keys taken at random, none there
     Readmissing,
     /// A seek to a key taken at random, and the ten records from there
@@ -118,6 +120,7 @@ impl Workload {
             Workload::YcsbB | Workload::YcsbD | Workload::YcsbE => 0.05,
             Workload::Readwhilewriting | Workload::CommitMixed | Workload::Deleterandom => 0.0,
             Workload::Readrandom
+            | Workload::Multiget
             | Workload::Readmissing
             | Workload::Seekrandom
             | Workload::Seek

@@ -35,7 +35,7 @@ pub enum Priority {
 }
 
 /// Bytes of a line of the processor's cache.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// Asks the processor to load the line at `address`, which may be any.
 #[inline]

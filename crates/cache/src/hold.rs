@@ -1,7 +1,7 @@
 //! Looking at several frames under one epoch guard, by search and by swizzle slot.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use crate::cache::Cache;
 use crate::epoch::Guard;
@@ -34,7 +34,7 @@ impl<'c> Hold<'c> {
     /// The parent frame and its children's slots, if the parent is swizzled.
     #[inline]
     pub fn parent<'h, T>(&'h self, slots: &'h Slots<T>) -> Option<(Seen<'h>, Children<'h, T>)> {
-        if slots.cache != self.cache.number() {
+        if !self.may_fill(slots) {
             return None;
         }
         // SAFETY: the guard is of the cache that fills the slots.
@@ -46,7 +46,7 @@ impl<'c> Hold<'c> {
     /// The frame of the section, if it is swizzled.
     #[inline]
     pub fn section<'h, T>(&'h self, slots: &'h Slots<T>) -> Option<Seen<'h>> {
-        if slots.cache != self.cache.number() {
+        if !self.may_fill(slots) {
             return None;
         }
         // SAFETY: the guard is of the cache that fills the slots.
@@ -60,12 +60,26 @@ impl<'c> Hold<'c> {
         children.frame(number).map(|found| self.see(found))
     }
 
+    /// Asks the processor to load these children's slots. Never waits.
+    #[inline]
+    pub fn prefetch_slots<T>(&self, children: Children<'_, T>, numbers: Range<u32>) {
+        children.prefetch(numbers);
+    }
+
     /// Asks the processor to load the last `len` bytes of a child that is swizzled, whose length is `of`, and its header. Does not
     /// count as an access.
     #[inline]
     pub fn prefetch_end<T>(&self, children: Children<'_, T>, number: u32, of: u32, len: u32) {
         if let Some(found) = children.frame(number) {
             Frame::prefetch_end(found.as_ptr().as_ptr(), of as usize, len as usize);
+        }
+    }
+
+    /// As [`Hold::prefetch_end`], of the header, the first bytes and the last ones.
+    #[inline]
+    pub fn prefetch_ends<T>(&self, children: Children<'_, T>, number: u32, of: u32) {
+        if let Some(found) = children.frame(number) {
+            Frame::prefetch(found.as_ptr().as_ptr(), of as usize);
         }
     }
 
@@ -105,6 +119,8 @@ impl<'c> Hold<'c> {
         }
     }
 
+    /// Whether the slots are filled by this cache.
+    #[inline]
     fn may_fill<T>(&self, slots: &Slots<T>) -> bool {
         slots.cache == self.cache.number()
     }

@@ -33,6 +33,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ use terrane_base::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::accounts::Accounts;
 use crate::epoch::Guard;
-use crate::frame::{Found, Frame};
+use crate::frame::{Found, Frame, LINE, prefetch};
 
 /// The slot of a parent, and of its section; children have the numbers from 0.
 pub(crate) const PARENT: u32 = u32::MAX;
@@ -259,6 +260,15 @@ impl<'g, T> Children<'g, T> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.array.children.is_empty()
+    }
+
+    /// Asks the processor to load these slots.
+    #[inline]
+    pub(crate) fn prefetch(&self, numbers: Range<u32>) {
+        let some = self.array.children.get(numbers.start as usize..).unwrap_or_default();
+        let some = &some[..some.len().min(numbers.len())];
+        let (first, bytes) = (some.as_ptr().cast::<u8>(), size_of_val(some));
+        (0..bytes).step_by(LINE).for_each(|at| prefetch(first.wrapping_add(at)));
     }
 
     /// What is known of one.

@@ -32,15 +32,18 @@ pub fn build(hashes: &[u64], bits_per_key: usize) -> Vec<u8> {
 /// Whether a key of this hash may be among those that the filter was built from. An empty filter says yes.
 #[inline]
 pub fn may_contain(filter: &[u8], hash: u64) -> bool {
-    let buckets = filter.as_chunks::<BUCKET>().0;
-    let Some(bucket) = buckets.get(bucket_of(hash, buckets.len())) else {
-        return true;
-    };
     let mut missing = 0;
-    for (word, bit) in bucket.as_chunks::<4>().0.iter().zip(bits_of(hash)) {
+    for (word, bit) in probed(filter, hash).as_chunks::<4>().0.iter().zip(bits_of(hash)) {
         missing |= bit & !u32::from_le_bytes(*word);
     }
     missing == 0
+}
+
+/// The bytes that [`may_contain`] looks at.
+#[inline]
+fn probed(filter: &[u8], hash: u64) -> &[u8] {
+    let buckets = filter.as_chunks::<BUCKET>().0;
+    buckets.get(bucket_of(hash, buckets.len())).map_or(&[], |bucket| bucket)
 }
 
 #[inline]

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use rust_rocksdb::{
     BlockBasedOptions, Cache, DB, DBAccess, DBCompressionType, DBPinnableSlice, DBRawIteratorWithThreadMode,
-    Options, ReadOptions, WaitForCompactOptions, WriteBatchWithTransaction, WriteOptions,
+    DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions, WaitForCompactOptions, WriteBatchWithTransaction,
+    WriteOptions,
 };
 use serde_json::json;
 
@@ -206,6 +207,15 @@ impl Session for Handle<'_> {
 
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
         Ok(show(self.db.get_pinned_opt(key, &self.read)?, see))
+    }
+
+    fn multi_get(&mut self, keys: &[Vec<u8>], see: &mut dyn FnMut(&[u8])) -> Result<u64, Failure> {
+        let cf = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME).ok_or("there is no default column family")?;
+        let mut found = 0;
+        for value in self.db.batched_multi_get_cf_opt(cf, keys, false, &self.read) {
+            found += u64::from(show(value?, see));
+        }
+        Ok(found)
     }
 
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {

@@ -137,7 +137,7 @@ impl BlockCursor {
                 .filter_map(|leaf| block.leaf_start(leaf).ok())
                 .for_each(|at| soon(at as usize));
         }
-        let behind = block.leaves_before(key, seq, false)?;
+        let mut behind = block.leaves_before_own(key, seq)?;
         let leaf = behind.saturating_sub(1);
         let start = block.leaf_start(leaf)?;
         let end = if leaf + 1 < block.leaves() { block.leaf_start(leaf + 1)? } else { block.records_end() };
@@ -146,7 +146,14 @@ impl BlockCursor {
         (1..block.leaf_records()).for_each(|n| soon((start + n * size) as usize));
 
         let mut walk = LeafWalk::new(block, leaf, key)?;
-        while let Some((order, record)) = walk.next()? {
+        let mut step = walk.next()?;
+        if !walk.begins_as_all_do() {
+            // What the directory said does not hold for such a key.
+            behind = block.leaves_before(key, seq, false)?;
+            walk = LeafWalk::new(block, behind.saturating_sub(1), key)?;
+            step = walk.next()?;
+        }
+        while let Some((order, record)) = step {
             let position = walk.position - 1;
             if order.is_gt() || order.is_eq() && block.seq_at(position)? <= seq {
                 // It is the first one that does not sort before the key, so what it shares with the one before it, it
@@ -156,6 +163,7 @@ impl BlockCursor {
                 self.key.extend_from_slice(key.get(..record.shared as usize).unwrap_or_default());
                 return self.take_up(block, record, position);
             }
+            step = walk.next()?;
         }
         // All records of the leaf are before it, so it is the head of the next one.
         if (1..block.leaves()).contains(&behind) { self.enter_leaf(block, behind) } else { Ok(()) }

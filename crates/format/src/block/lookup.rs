@@ -8,6 +8,7 @@
 //! - it shares as much: only its suffix has to be compared.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use terrane_base::{Result, Seq};
 
@@ -22,18 +23,11 @@ use crate::Kind;
 pub fn get<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option<(Seq, Kind, &'a [u8])>> {
     let behind = block.leaves_before_own(key, seq)?;
     if let Some(leaf) = behind.checked_sub(1) {
-        let mut walk = LeafWalk::new(block, leaf, key)?;
-        while let Some((order, record)) = walk.next()? {
-            match order {
-                Ordering::Less => {}
-                Ordering::Greater => return Ok(None),
-                Ordering::Equal => {
-                    let record_seq = block.seq_at(walk.position - 1)?;
-                    if record_seq <= seq {
-                        return found(block, record, record_seq).map(Some);
-                    }
-                }
-            }
+        block.bring_near(leaf);
+        match in_leaf(block, leaf, key, seq)? {
+            InLeaf::Is(hit) => return Ok(Some(hit)),
+            InLeaf::IsNot => return Ok(None),
+            InLeaf::MayFollow => {}
         }
     }
     // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate
@@ -42,6 +36,48 @@ pub fn get<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option<(Seq, Ki
         Some(record) => found(block, record, block.seq_at(behind * block.leaf_records())?).map(Some),
         None => Ok(None),
     }
+}
+
+/// What a leaf says of a key.
+enum InLeaf<'a> {
+    Is((Seq, Kind, &'a [u8])),
+    IsNot,
+    /// Its records are all before the key and sequence.
+    MayFollow,
+}
+
+/// Looks for `key` in one leaf. As [`LeafWalk`], but what is skipped is not taken apart.
+#[inline]
+fn in_leaf<'a>(block: Block<'a>, leaf: u32, key: &[u8], seq: Seq) -> Result<InLeaf<'a>> {
+    let first = leaf * block.leaf_records();
+    let end = block.rows().min(first + block.leaf_records());
+    let mut at = block.leaf_start(leaf)?;
+    let mut matched = 0;
+    for position in first..end {
+        let lens = block.lens_at(at)?;
+        match lens.shared.cmp(&(matched as u32)) {
+            Ordering::Greater => {}
+            Ordering::Less => return Ok(InLeaf::IsNot),
+            Ordering::Equal => {
+                let suffix = block.slice(lens.suffix(at), lens.value(at));
+                let rest = key.get(matched..).unwrap_or_default();
+                let common = common_prefix(suffix, rest);
+                matched += common;
+                match suffix.get(common).cmp(&rest.get(common)) {
+                    Ordering::Less => {}
+                    Ordering::Greater => return Ok(InLeaf::IsNot),
+                    Ordering::Equal => {
+                        let record_seq = block.seq_at(position)?;
+                        if record_seq <= seq {
+                            return found(block, block.record_at(at)?, record_seq).map(InLeaf::Is);
+                        }
+                    }
+                }
+            }
+        }
+        at = lens.next(at);
+    }
+    Ok(InLeaf::MayFollow)
 }
 
 #[inline]
@@ -88,14 +124,20 @@ pub(crate) fn floor<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option
 
 /// The number of the record that [`floor`] finds, and whether the one behind it has the searched key. Where each leaf has one record
 /// and no two of them begin alike, this looks at the directory alone.
-pub(crate) fn floor_position(block: Block<'_>, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
+/// `soon` is told among which records that will be, before it is known which one.
+pub(crate) fn floor_position(
+    block: Block<'_>,
+    key: &[u8],
+    seq: Seq,
+    soon: impl FnOnce(Range<u32>),
+) -> Result<Option<(u32, bool)>> {
     if block.leaf_records() > 1 || !block.has_nodes() {
         return Ok(floor(block, key, seq)?.map(|f| (f.position, f.next.is_some())));
     }
     if block.rows() == 0 {
         return Ok(None);
     }
-    let among = block.leaves_near(key)?;
+    let among = block.leaves_near(key, soon)?;
     let behind = block.leaves_before_among(among, key, seq, true)?;
     // What is behind all that may start with the key does not.
     let next_has_key = behind > 0 && behind < among.1 && head_of(block, behind, key)?.is_some();
@@ -128,6 +170,13 @@ impl<'a, 'k> LeafWalk<'a, 'k> {
         let position = leaf * block.leaf_records();
         let end = block.rows().min(position + block.leaf_records());
         Ok(LeafWalk { block, key, matched: 0, at: block.leaf_start(leaf)?, position, end })
+    }
+
+    /// After the first record: whether the key begins with what all keys of the block begin with, as far as the directory leaves that
+    /// out.
+    #[inline]
+    pub(super) fn begins_as_all_do(&self) -> bool {
+        self.matched >= self.block.prefix()
     }
 
     #[inline]

@@ -8,6 +8,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Bytes of a node: eight little-endian numbers.
 pub(super) const NODE: usize = 64;
 
+/// Bytes of a line of the processor's cache.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
 /// The instructions that search nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -58,6 +62,19 @@ impl Simd {
     }
 }
 
+/// Asks the processor to load these bytes. Never waits.
+#[inline]
+pub(super) fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing as far as the program can tell.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
 /// How many numbers of a node are less than a given one, and how many are not greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rank {
@@ -86,9 +103,12 @@ pub(super) fn rank_of_two(nodes: &[u8; 2 * NODE], x: u64) -> Rank {
         // SAFETY: in use only where the processor has AVX-512.
         #[cfg(target_arch = "x86_64")]
         Simd::Avx512 => unsafe { avx512_two(nodes, x) },
+        // SAFETY: in use only where the processor has AVX2.
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx2 => unsafe { avx2_two(nodes, x) },
         _ => {
             let (first, second) = halves(nodes);
-            sum(rank(first, x), rank(second, x))
+            sum(scalar(first, x), scalar(second, x))
         }
     }
 }
@@ -120,7 +140,7 @@ fn avx512(node: &[u8; NODE], x: u64) -> Rank {
     };
     // SAFETY: reads the 64 bytes of the node; needs no alignment.
     let numbers = unsafe { _mm512_loadu_si512(node.as_ptr().cast()) };
-    let x = _mm512_set1_epi64(x as i64);
+    let x = _mm512_set1_epi64(x.cast_signed());
     Rank {
         less: _mm512_cmplt_epu64_mask(numbers, x).count_ones(),
         not_greater: _mm512_cmple_epu64_mask(numbers, x).count_ones(),
@@ -135,29 +155,43 @@ fn avx512_two(nodes: &[u8; 2 * NODE], x: u64) -> Rank {
     sum(avx512(first, x), avx512(second, x))
 }
 
+// (No closures here: they would not have the feature, and each instruction would be a call.)
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2")]
 fn avx2(node: &[u8; NODE], x: u64) -> Rank {
+    let (halves, _) = node.as_chunks::<32>();
+    sum(avx2_half(&halves[0], x), avx2_half(&halves[1], x))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn avx2_two(nodes: &[u8; 2 * NODE], x: u64) -> Rank {
+    let (first, second) = halves(nodes);
+    sum(avx2(first, x), avx2(second, x))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn avx2_half(half: &[u8; NODE / 2], x: u64) -> Rank {
     use std::arch::x86_64::{
         _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_cmpgt_epi64, _mm256_loadu_si256, _mm256_movemask_pd,
         _mm256_or_si256, _mm256_set1_epi64x, _mm256_xor_si256,
     };
     // Its comparison is of signed numbers, whose order is that of unsigned ones with the top bit flipped.
     let top = _mm256_set1_epi64x(i64::MIN);
-    let x = _mm256_xor_si256(_mm256_set1_epi64x(x as i64), top);
-    let (halves, _) = node.as_chunks::<32>();
-    halves.iter().fold(Rank { less: 0, not_greater: 0 }, |r, half| {
-        // SAFETY: reads the 32 bytes of the half; needs no alignment.
-        let numbers = unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
-        let numbers = _mm256_xor_si256(numbers, top);
-        let less = _mm256_cmpgt_epi64(x, numbers);
-        let not_greater = _mm256_or_si256(less, _mm256_cmpeq_epi64(x, numbers));
-        Rank {
-            less: r.less + _mm256_movemask_pd(_mm256_castsi256_pd(less)).count_ones(),
-            not_greater: r.not_greater + _mm256_movemask_pd(_mm256_castsi256_pd(not_greater)).count_ones(),
-        }
-    })
+    let x = _mm256_xor_si256(_mm256_set1_epi64x(x.cast_signed()), top);
+    // SAFETY: reads the 32 bytes of the half; needs no alignment.
+    let numbers = unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
+    let numbers = _mm256_xor_si256(numbers, top);
+    let less = _mm256_cmpgt_epi64(x, numbers);
+    let not_greater = _mm256_or_si256(less, _mm256_cmpeq_epi64(x, numbers));
+    Rank {
+        less: _mm256_movemask_pd(_mm256_castsi256_pd(less)).count_ones(),
+        not_greater: _mm256_movemask_pd(_mm256_castsi256_pd(not_greater)).count_ones(),
+    }
 }
 
 #[cfg(test)]
@@ -205,6 +239,8 @@ mod tests {
                 if is_x86_feature_detected!("avx2") {
                     // SAFETY: the processor has it.
                     prop_assert_eq!(unsafe { avx2(&a, x) }, want(&first));
+                    // SAFETY: as above.
+                    prop_assert_eq!(unsafe { avx2_two(&both, x) }, of_both);
                 }
                 if is_x86_feature_detected!("avx512f") {
                     // SAFETY: the processor has it.

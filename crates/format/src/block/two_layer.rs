@@ -18,6 +18,8 @@
 //! Source: the in-memory read path of X-Engine (Alibaba, "Optimizing X-Engine's In-memory Read Performance"), whose nodes
 //! have these fan-outs and parts of keys.
 
+use std::ops::Range;
+
 use super::MAX_LEAVES;
 use super::simd::{NODE, rank, rank_of_two};
 
@@ -73,9 +75,9 @@ fn append_padded(out: &mut Vec<u8>, numbers: &[u64], len: usize) {
 
 /// Among leaves in order: the first whose number is not less than `x`, and the first whose number is greater. What is between the two
 /// is for the keys to decide. `nodes` are those of `leaves` leaves; of other bytes the answer may be wrong, but is in order, and no
-/// greater than `leaves`.
+/// greater than `leaves`. `soon` is told of the leaves under the node that is looked at last, before it is.
 #[inline]
-pub(super) fn bracket(nodes: &[u8], leaves: u32, x: u64) -> (u32, u32) {
+pub(super) fn bracket(nodes: &[u8], leaves: u32, x: u64, soon: impl FnOnce(Range<u32>)) -> (u32, u32) {
     let Some(root) = nodes.last_chunk::<ROOT_BYTES>() else { return (0, leaves) };
     let top = rank_of_two(root, x);
     if leaves as usize <= ROOT {
@@ -93,6 +95,8 @@ pub(super) fn bracket(nodes: &[u8], leaves: u32, x: u64) -> (u32, u32) {
     if not_greater == 0 {
         return (0, 0);
     }
+    let start = (not_greater - 1) * INNER as u32;
+    soon(start..start + INNER as u32);
     let (start, last) = within(not_greater - 1);
     let last = last.map_or((0, INNER as u32), |r| (r.less, r.not_greater));
     let end = (start + last.1).min(leaves);
@@ -125,7 +129,7 @@ mod tests {
             prop_assert_eq!(nodes.len(), nodes_len(numbers.len()));
             for x in numbers.iter().chain(&others) {
                 let want = (numbers.partition_point(|n| n < x), numbers.partition_point(|n| n <= x));
-                let got = bracket(&nodes, numbers.len() as u32, *x);
+                let got = bracket(&nodes, numbers.len() as u32, *x, |_| ());
                 prop_assert_eq!((got.0 as usize, got.1 as usize), want);
             }
         }
@@ -136,7 +140,7 @@ mod tests {
             leaves in 0..=MAX_LEAVES as u32,
             x: u64,
         ) {
-            let (a, b) = bracket(&nodes, leaves, x);
+            let (a, b) = bracket(&nodes, leaves, x, |_| ());
             prop_assert!(a <= b && b <= leaves);
         }
 

@@ -1,9 +1,11 @@
 //! Reading access to a block's bytes: the trailer, parsed once, and the checked decoding of one record.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use terrane_base::{Error, ErrorKind, MAX_SEQ, Result, Seq};
 
+use super::simd;
 use super::two_layer::{self, ALIGNMENT};
 use super::{BlockCursor, DirectoryKind, MAX_LEAF_RECORDS, MAX_LEAVES, common_prefix};
 use crate::codec::{Reader, read_varint};
@@ -16,6 +18,9 @@ const MIN_RECORD: u64 = 4;
 pub(super) const FLAG_WIDE: u8 = 1;
 /// Bits of the trailer's flags below the number of padding bytes.
 pub(super) const PADDING_SHIFT: u32 = 2;
+
+/// Most bytes of a leaf that are brought near at the same time: as many as the processor has under way.
+const MOST_NEAR: u32 = 16 * 64;
 
 /// A block over borrowed bytes.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +62,35 @@ pub(crate) struct Record {
     pub value: u32,
     /// Where the next record lies; the value ends here.
     pub next: u32,
+}
+
+/// What a record's header says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lens {
+    header: u32,
+    pub(super) shared: u32,
+    suffix: u32,
+    value: u32,
+}
+
+impl Lens {
+    /// Where the rest of the key lies, of a record at `at`.
+    #[inline]
+    pub(super) fn suffix(self, at: u32) -> u32 {
+        at.saturating_add(self.header)
+    }
+
+    /// Where the value lies.
+    #[inline]
+    pub(super) fn value(self, at: u32) -> u32 {
+        self.suffix(at).saturating_add(self.suffix)
+    }
+
+    /// Where the next record lies.
+    #[inline]
+    pub(super) fn next(self, at: u32) -> u32 {
+        self.value(at).saturating_add(self.value)
+    }
 }
 
 /// Gives all records of a block one sequence. The block must store none apart from its base, as one does whose records all
@@ -182,6 +216,12 @@ impl<'a> Block<'a> {
         self.shape.directory
     }
 
+    /// Length of the prefix of all keys that the nodes leave out.
+    #[inline]
+    pub(super) fn prefix(&self) -> usize {
+        self.shape.prefix as usize
+    }
+
     /// Whether its directory tells the leaf without a look at most leaves.
     pub(crate) fn has_nodes(&self) -> bool {
         self.shape.nodes > 0
@@ -228,6 +268,18 @@ impl<'a> Block<'a> {
             entry.map(|b| u32::from(u16::from_le_bytes(*b)))
         };
         found.ok_or_else(|| bad("has no such leaf", directory))
+    }
+
+    /// Has a leaf that is to be walked through brought near, all its lines at the same time.
+    #[inline]
+    pub(super) fn bring_near(&self, leaf: u32) {
+        // (Whoever walks through it finds out what is wrong.)
+        let start = self.leaf_start(leaf).unwrap_or(0);
+        let end = match leaf + 1 < self.shape.leaves {
+            true => self.leaf_start(leaf + 1).unwrap_or(0),
+            false => self.shape.column,
+        };
+        simd::prefetch(self.slice(start, end.min(start.saturating_add(MOST_NEAR))));
     }
 
     /// The sequence of record number `position`.
@@ -280,6 +332,22 @@ impl<'a> Block<'a> {
         })
     }
 
+    /// The lengths of the record that lies at `at`. What they lead to is checked where it is read.
+    #[inline]
+    pub(super) fn lens_at(&self, at: u32) -> Result<Lens> {
+        let records = self.bytes.get(at as usize..self.shape.column as usize).unwrap_or_default();
+        match *records {
+            [_, shared, suffix, value, ..] if (shared | suffix | value) < 0x80 => {
+                Ok(Lens { header: 4, shared: shared.into(), suffix: suffix.into(), value: value.into() })
+            }
+            _ => {
+                let r = self.record_at(at)?;
+                let (suffix, value) = (r.value - r.suffix, r.next - r.value);
+                Ok(Lens { header: r.suffix - at, shared: r.shared, suffix, value })
+            }
+        }
+    }
+
     /// The first record of `leaf`, with its key.
     #[inline]
     pub(super) fn leaf_head(&self, leaf: u32) -> Result<(Record, &'a [u8])> {
@@ -310,14 +378,14 @@ impl<'a> Block<'a> {
     /// How many leaves start before `(key, seq)`; with `inclusive`, at or before it.
     #[inline]
     pub(super) fn leaves_before(&self, key: &[u8], seq: Seq, inclusive: bool) -> Result<u32> {
-        let among = self.leaves_near(key)?;
+        let among = self.leaves_near(key, |_| ())?;
         self.leaves_before_among(among, key, seq, inclusive)
     }
 
     /// Leaves among which those are that start with `key`, if any does: those in front of them start before it, those behind them
-    /// behind it.
+    /// behind it. `soon` is told of more leaves, before it is known which these are.
     #[inline]
-    pub(super) fn leaves_near(&self, key: &[u8]) -> Result<(u32, u32)> {
+    pub(super) fn leaves_near(&self, key: &[u8], soon: impl FnOnce(Range<u32>)) -> Result<(u32, u32)> {
         let leaves = self.shape.leaves;
         if self.shape.nodes == 0 {
             return Ok((0, leaves));
@@ -325,14 +393,15 @@ impl<'a> Block<'a> {
         Ok(match self.beside_prefix(key)? {
             Ordering::Less => (0, 0),
             Ordering::Greater => (leaves, leaves),
-            Ordering::Equal => self.bracket(key),
+            Ordering::Equal => self.bracket(key, soon),
         })
     }
 
-    /// As [`Block::leaves_before`] for a key that is in the block; for another one any number.
+    /// As [`Block::leaves_before`] for a key that begins as all of the block do, so for every one that is in it; for another one any
+    /// number. Looks at no key where numbers differ.
     #[inline]
     pub(super) fn leaves_before_own(&self, key: &[u8], seq: Seq) -> Result<u32> {
-        let among = if self.shape.nodes == 0 { (0, self.shape.leaves) } else { self.bracket(key) };
+        let among = if self.shape.nodes == 0 { (0, self.shape.leaves) } else { self.bracket(key, |_| ()) };
         self.leaves_before_among(among, key, seq, false)
     }
 
@@ -352,11 +421,11 @@ impl<'a> Block<'a> {
     /// The leaves whose place the nodes leave open for a key that begins as all of the block do: those before are before it, those behind
     /// are behind it.
     #[inline]
-    fn bracket(&self, key: &[u8]) -> (u32, u32) {
+    fn bracket(&self, key: &[u8], soon: impl FnOnce(Range<u32>)) -> (u32, u32) {
         let BlockShape { len, nodes, leaves, prefix, .. } = self.shape;
         let end = len - TRAILER as u32;
         let x = two_layer::significant(key, prefix as usize);
-        two_layer::bracket(self.slice(end - nodes, end), leaves, x)
+        two_layer::bracket(self.slice(end - nodes, end), leaves, x, soon)
     }
 
     /// As [`Block::leaves_before`], where [`Block::leaves_near`] is known.

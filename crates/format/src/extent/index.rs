@@ -5,6 +5,8 @@
 //! one key straddle two blocks, and where a lookup at a large sequence names a key with which a block starts; [`Found`]
 //! therefore names both blocks when, and only when, the second starts with the searched key.
 
+use std::ops::Range;
+
 use terrane_base::{Error, Result, Seq};
 
 use super::{BlockHandle, BlockSpan, ExtentMeta};
@@ -77,7 +79,22 @@ impl<'a> Index<'a> {
     /// As [`Index::find`].
     #[inline]
     pub fn position(&self, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
-        floor_position(self.block, key, seq)
+        self.position_telling(key, seq, |_| ())
+    }
+
+    /// [`Index::position`], which tells `soon` of a few entries among which it will be, before it is known which one, for whoever can
+    /// have what belongs to them brought near meanwhile. There need not be so many.
+    ///
+    /// # Errors
+    /// As [`Index::find`].
+    #[inline]
+    pub fn position_telling(
+        &self,
+        key: &[u8],
+        seq: Seq,
+        soon: impl FnOnce(Range<u32>),
+    ) -> Result<Option<(u32, bool)>> {
+        floor_position(self.block, key, seq, soon)
     }
 
     /// All entries' blocks, in order.
@@ -154,6 +171,18 @@ impl IndexPlace {
     /// At no entry.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// At entry `number`, or at none if there are not so many.
+    ///
+    /// # Errors
+    /// As [`IndexPlace::seek`].
+    pub fn to(index: Index<'_>, number: u32) -> Result<Self> {
+        let mut place = Self::new();
+        if number < index.len() {
+            place.walk_to(index, Some(number))?;
+        }
+        Ok(place)
     }
 
     /// Whether it is at an entry.

@@ -63,8 +63,8 @@ pub(crate) struct Need {
 pub(crate) enum Step<R> {
     /// The answer: `None` if the key has no value.
     Done(Option<R>),
-    /// Goes on once this block is handed in.
-    Need(Need),
+    /// Goes on once this block is handed in. (Apart: what is in memory is answered without moving it about.)
+    Need(Box<Need>),
     /// The sequence is not registered, and can no longer be read at: begin anew at a registered one.
     Outdated,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Walk {
     /// The key's hash, once computed.
     hash: Option<u64>,
     /// The blocks of the present run's extent that may hold the key, once its index was searched.
-    candidates: Option<[Candidate; 2]>,
+    candidates: Option<Box<[Candidate; 2]>>,
 }
 
 /// A block that may hold the key.
@@ -188,7 +188,7 @@ impl Walk {
         answer: &mut impl FnMut(Found<'_>) -> Step<R>,
     ) -> Result<Option<Step<R>>> {
         let extent = &r.extent;
-        let need = |part: Part| Ok(Some(Step::Need(Need { extent: extent.clone(), part })));
+        let need = |part: Part| Ok(Some(Step::Need(Box::new(Need { extent: extent.clone(), part }))));
         let cover = r.covering(key, seq)?;
         let gone = || (cover > 0).then_some(Step::Done(None));
         if extent.meta.blocks == 0 {
@@ -232,7 +232,7 @@ impl Walk {
                     Some(c) => {
                         let c = c.map_err(|e| extent.place(e, extent.meta.index.offset))?;
                         let blocks = c.map_or([None, None], |f| [Some(f.handle), f.then]);
-                        none.insert(blocks.map(Candidate::from))
+                        none.insert(Box::new(blocks.map(Candidate::from)))
                     }
                     None => return need(Part::Index),
                 }
@@ -276,7 +276,7 @@ impl Walk {
         (key, seq): (&[u8], Seq),
         look: &mut impl FnMut(&[u8], u32) -> Result<Option<Step<R>>>,
     ) -> Result<Said<R>> {
-        let place = near.index().and_then(|index| index.position(key, seq));
+        let place = near.position(key, seq);
         let place = place.map_err(|e| extent.place(e, extent.meta.index.offset))?;
         let Some((first, next_has_key)) = place else { return Ok(Said::All(None)) };
         for number in first..=first + u32::from(next_has_key) {

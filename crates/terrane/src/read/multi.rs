@@ -88,7 +88,7 @@ fn multi_get_at(
                 out[at] = value.map(|copy| engine.value_of(copy)).transpose()?;
                 Ok(None)
             }
-            Step::Need(need) => Ok(Some(need)),
+            Step::Need(need) => Ok(Some(*need)),
             Step::Outdated => {
                 overtaken.set(true);
                 Ok(None)

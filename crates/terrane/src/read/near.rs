@@ -2,7 +2,9 @@
 //!
 //! Nothing here reads the medium. What is not in memory is for the caller to name.
 
-use terrane_base::Result;
+use std::ops::Range;
+
+use terrane_base::{Result, Seq};
 use terrane_cache::{Cache, Children, FrameKey, Hold, Seen};
 use terrane_format::extent::Index;
 
@@ -38,10 +40,12 @@ impl<'h> Near<'h> {
         Some(Near { hold, cache, extent, index, blocks })
     }
 
-    /// The index.
+    /// As [`Index::position`].
     #[inline]
-    pub(crate) fn index(&self) -> Result<Index<'h>> {
-        Index::parse(self.index.bytes())
+    pub(crate) fn position(&self, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
+        // While the search finds out which one it is, the slots come near.
+        let soon = |some: Range<u32>| self.hold.prefetch_slots(self.blocks, some);
+        Index::parse(self.index.bytes())?.position_telling(key, seq, soon)
     }
 
     /// What is known of block `number`.
@@ -54,6 +58,13 @@ impl<'h> Near<'h> {
     #[inline]
     pub(crate) fn announce(&self, number: u32, known: &Known) {
         self.hold.prefetch_end(self.blocks, number, known.raw_len, SEARCHED_FIRST);
+    }
+
+    /// Has the ends of block `number` brought near, for whoever is to go through it soon.
+    pub(crate) fn announce_ends(&self, number: u32) {
+        if let Some(known) = self.known(number) {
+            self.hold.prefetch_ends(self.blocks, number, known.raw_len);
+        }
     }
 
     /// The filters, if they are in memory.

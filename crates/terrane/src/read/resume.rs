@@ -119,7 +119,7 @@ impl Lookup {
             Step::Outdated => Err(place(outdated(self.snapshot.seq))),
             Step::Need(need) => {
                 self.wanted = Some(need.part.key(&need.extent));
-                Ok(LookupStep::Need(BlockRequest { engine: engine.clone(), need }))
+                Ok(LookupStep::Need(BlockRequest { engine: engine.clone(), need: *need }))
             }
         }
     }

@@ -2,9 +2,11 @@
 //! blocks and extents, within the bounds of trimmed references.
 //!
 //! # Invariants
-//! While valid: `block` is the block that `record` stands in; `entry` stands on that block's index entry; `at` is the
-//! extent's place in the run. Versions of a key never straddle two references of a run. While its position is lent, the cursor
-//! is not valid, and all but `block` and `record` stays as it is.
+//! While valid: `block` is the block that `record` stands in; `number` is that block's in its extent; `at` is the extent's place
+//! in the run. Versions of a key never straddle two references of a run. While its position is lent, the cursor is not valid,
+//! and all but `block` and `record` stays as it is.
+//!
+//! Blocks that are in memory are found by direct pointer (`read::near`). The index is opened only where something has to be read.
 
 use std::sync::Arc;
 
@@ -20,6 +22,7 @@ use crate::read::blocks::{Opened, Part, load, load_along};
 use crate::read::entry::Place;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
+use crate::read::near::Near;
 
 /// Records before the end of a block at which the next one is brought near: enough to do until it is.
 const NEAR: u32 = 8;
@@ -44,8 +47,9 @@ pub(crate) struct RunCursor {
     run: Arc<Run>,
     cache: Arc<Cache>,
     at: usize,
+    /// The index of the current extent, once it was needed.
     index: Option<Opened>,
-    entry: IndexPlace,
+    number: Option<u32>,
     /// What the first half of a seek found, for the second.
     found: Option<Pin>,
     block: Option<Opened>,
@@ -64,12 +68,12 @@ struct Ahead {
     until: u32,
 }
 
-/// The block of `entry`, which is `first`, and those behind it that are to be read along with it.
+/// The block at `place`, which is `first`, and those behind it that are to be read along with it.
 fn along(
     cache: &Cache,
     part: &ExtentRef,
     index: Index<'_>,
-    entry: IndexPlace,
+    place: IndexPlace,
     first: BlockHandle,
     bytes: usize,
 ) -> SmallVec<[BlockHandle; 8]> {
@@ -86,7 +90,7 @@ fn along(
         return blocks;
     }
     let last = last.span(index).ok().flatten().map_or(u32::MAX, |span| span.offset);
-    let (mut next, mut end) = (entry, first.end());
+    let (mut next, mut end) = (place, first.end());
     while next.next(index).is_ok()
         && let Ok(Some(handle)) = next.handle(index)
     {
@@ -112,7 +116,7 @@ impl RunCursor {
             cache,
             at: usize::MAX,
             index: None,
-            entry: IndexPlace::new(),
+            number: None,
             found: None,
             block: None,
             record: BlockCursor::new(),
@@ -175,23 +179,19 @@ impl RunCursor {
         }
         if first >= near && !self.expected {
             self.expected = true;
-            self.expect_next_block()?;
+            self.expect_next_block();
         }
         lead.begin(&mut self.block, &mut self.record, if first < near { near } else { rows }, snapshot);
         Ok(())
     }
 
-    /// Has the next block of this extent brought near, if the cache holds it.
-    fn expect_next_block(&self) -> Result<()> {
-        let Some(index) = &self.index else { return Ok(()) };
-        let index = Index::over(index.block()?);
-        let mut next = self.entry;
-        next.next(index)?;
-        if let Some(span) = next.span(index)? {
-            let extent = self.run.refs()[self.at].extent.meta.id.0;
-            self.cache.prefetch(FrameKey { extent, offset: span.offset }, span.raw_len as usize);
+    /// Has the next block of this extent brought near, if memory holds it.
+    fn expect_next_block(&self) {
+        let (Some(part), Some(number)) = (self.run.refs().get(self.at), self.number) else { return };
+        let hold = self.cache.hold();
+        if let Some(near) = Near::of(&part.extent, &self.cache, &hold) {
+            near.announce_ends(number + 1);
         }
-        Ok(())
     }
 
     /// Takes back what was lent.
@@ -212,28 +212,29 @@ impl RunCursor {
         self.found = None;
         self.ahead = Ahead::NONE;
         let at = self.run.position(key);
-        if at == self.run.refs().len() {
-            self.at = at;
-            self.index = None;
-            self.entry.clear();
-            self.clear();
-            return Ok(None);
+        self.enter(at);
+        let Some(r) = self.run.refs().get(at).filter(|r| r.extent.meta.blocks > 0) else { return Ok(None) };
+        let (from, seq) = within(r, key, seq);
+        let hold = self.cache.hold();
+        if let Some(near) = Near::of(&r.extent, &self.cache, &hold) {
+            self.number = near.position(from, seq)?.map(|(number, _)| number);
+            if let Some(number) = self.number
+                && let Some(known) = near.known(number)
+            {
+                near.announce(number, known);
+                self.found = near.block(number, known).map(|seen| seen.pin());
+            }
+            if self.found.is_some() {
+                return Ok(None);
+            }
         }
-        self.enter(at)?;
-        let r = &self.run.refs()[at];
-        let (key, seq) = within(r, key, seq);
-        let Some(index) = &self.index else { return Ok(None) };
-        let index = Index::over(index.block()?);
-        self.entry.seek(index, key, seq)?;
-        let Some(span) = self.entry.span(index)? else { return Ok(None) };
-        self.found = self.cache.get(FrameKey { extent: r.extent.meta.id.0, offset: span.offset });
-        if let Some(pin) = &self.found {
-            // What is looked at first of a block is its end.
-            pin.prefetch((span.raw_len as usize).saturating_sub(1));
-            return Ok(None);
-        }
-        let handle = self.entry.handle(index)?;
-        Ok(handle.map(|h| Need { extent: r.extent.clone(), part: Part::Data(h) }))
+        drop(hold);
+        let r = r.clone();
+        self.locate_by_index(within(&r, key, seq).0, seq)?;
+        let Some(handle) = self.handle()? else { return Ok(None) };
+        let part = Part::Data(handle);
+        self.found = self.cache.get(part.key(&r.extent));
+        Ok(self.found.is_none().then(|| Need { extent: r.extent.clone(), part }))
     }
 
     /// The second half, with the block that the first one asked for.
@@ -260,8 +261,8 @@ impl RunCursor {
             self.at = at + 1;
             return self.retreat_extent();
         }
-        self.enter(at)?;
-        self.seek_entry(key, seq, false)?;
+        self.enter(at);
+        self.seek_block(key, seq, false)?;
         // The cursor is at the first record at or after the target, or past this extent's end.
         if !self.record.valid() {
             if !self.last_of_extent()? {
@@ -307,28 +308,63 @@ impl RunCursor {
         self.settle_backward()
     }
 
-    /// Makes `at` the current extent and loads its index.
-    fn enter(&mut self, at: usize) -> Result<()> {
-        if self.at != at || self.index.is_none() {
+    /// Makes `at` the current extent.
+    fn enter(&mut self, at: usize) {
+        if self.at != at {
             self.index = None;
             self.at = at;
             self.ahead.until = 0;
             // If it was given up in the extent before.
             self.ahead.bytes = self.ahead.bytes.max(LEAST_AHEAD);
-            let extent = &self.run.refs()[at].extent;
-            if extent.meta.blocks > 0 {
-                self.index = Some(Opened::new(load(&self.cache, extent, &Part::Index)?)?);
-            }
         }
-        self.entry.clear();
+        self.number = None;
         self.clear();
+    }
+
+    /// The current extent's index, which is read if need be; `None` if it has no blocks.
+    fn index(&mut self) -> Result<Option<Index<'_>>> {
+        let Some(part) = self.run.refs().get(self.at).filter(|r| r.extent.meta.blocks > 0) else {
+            return Ok(None);
+        };
+        let opened = match &mut self.index {
+            Some(opened) => opened,
+            none => none.insert(Opened::new(load(&self.cache, &part.extent, &Part::Index)?)?),
+        };
+        Ok(Some(Index::over(opened.block()?)))
+    }
+
+    /// What the index says of the block that the cursor is in.
+    fn handle(&mut self) -> Result<Option<BlockHandle>> {
+        let number = self.number;
+        match (self.index()?, number) {
+            (Some(index), Some(number)) => IndexPlace::to(index, number)?.handle(index),
+            _ => Ok(None),
+        }
+    }
+
+    fn locate_by_index(&mut self, key: &[u8], seq: Seq) -> Result<()> {
+        self.number = match self.index()? {
+            Some(index) => index.position(key, seq)?.map(|(number, _)| number),
+            None => None,
+        };
         Ok(())
     }
 
+    /// To the block of the current extent in which the target must be, if it is there.
+    fn locate(&mut self, key: &[u8], seq: Seq) -> Result<()> {
+        if let Some(part) = self.run.refs().get(self.at) {
+            let hold = self.cache.hold();
+            if let Some(near) = Near::of(&part.extent, &self.cache, &hold) {
+                self.number = near.position(key, seq)?.map(|(number, _)| number);
+                return Ok(());
+            }
+        }
+        self.locate_by_index(key, seq)
+    }
+
     /// Within the current extent, to the first record at or after the target; not valid if there is none.
-    fn seek_entry(&mut self, key: &[u8], seq: Seq, forwards: bool) -> Result<()> {
-        let Some(index) = &self.index else { return Ok(()) };
-        self.entry.seek(Index::over(index.block()?), key, seq)?;
+    fn seek_block(&mut self, key: &[u8], seq: Seq, forwards: bool) -> Result<()> {
+        self.locate(key, seq)?;
         self.load_block(forwards)?;
         if let Some(b) = &self.block {
             self.record.seek(b.block()?, key, seq)?;
@@ -339,48 +375,69 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Loads the block of the index entry, if there is one; not valid yet. On the way forwards, those behind it are read
-    /// along with it if it has to be read.
+    /// Loads the block of this number, if there is one; not valid yet. On the way forwards, those behind it are read along with
+    /// it if it has to be read.
     fn load_block(&mut self, forwards: bool) -> Result<()> {
         self.clear();
-        let Some(index) = &self.index else { return Ok(()) };
-        let index = Index::over(index.block()?);
-        let Some(span) = self.entry.span(index)? else { return Ok(()) };
-        let part = &self.run.refs()[self.at];
-        let key = FrameKey { extent: part.extent.meta.id.0, offset: span.offset };
-        let was_brought = span.offset < self.ahead.until;
-        let mut pin = if was_brought { self.cache.take_up(key) } else { self.cache.get(key) };
-        if pin.is_none()
-            && let Some(handle) = self.entry.handle(index)?
-        {
-            if !forwards {
-                pin = Some(load(&self.cache, &part.extent, &Part::Data(handle))?);
-            } else {
-                if was_brought {
-                    // It had to leave before it was used.
-                    self.ahead.bytes = LEAST_AHEAD;
-                }
-                let blocks = along(&self.cache, part, index, self.entry, handle, self.ahead.bytes);
-                let (first, all) = load_along(&self.cache, &part.extent, &blocks)?;
-                pin = Some(first);
-                let read = if all == Some(true) { blocks.last() } else { None };
-                self.ahead.until = read.map_or(0, BlockHandle::end);
-                self.ahead.bytes = match all {
-                    // A place further on cannot be read.
-                    Some(false) => 0,
-                    _ => (self.ahead.bytes * 2).min(MOST_AHEAD),
-                };
-            }
-        }
-        self.block = pin.map(Opened::new).transpose()?;
+        let (Some(part), Some(number)) = (self.run.refs().get(self.at), self.number) else { return Ok(()) };
+        let hold = self.cache.hold();
+        let known =
+            Near::of(&part.extent, &self.cache, &hold).and_then(|near| Some((near, near.known(number)?)));
+        let near = known.filter(|(_, known)| !self.was_brought(known.offset));
+        let pin = near.and_then(|(near, known)| Some(near.block(number, known)?.pin()));
+        drop(hold);
+        self.block = match pin {
+            Some(pin) => Some(Opened::new(pin)?),
+            None => self.find_or_read(forwards)?.map(Opened::new).transpose()?,
+        };
         Ok(())
+    }
+
+    /// Whether the block at this offset was read along with one before it.
+    fn was_brought(&self, offset: u32) -> bool {
+        offset < self.ahead.until
+    }
+
+    /// The block of this number by search, or from the medium.
+    fn find_or_read(&mut self, forwards: bool) -> Result<Option<Pin>> {
+        let Some(handle) = self.handle()? else { return Ok(None) };
+        let (part, block) = (&self.run.refs()[self.at], Part::Data(handle));
+        let was_brought = self.was_brought(handle.offset);
+        let key = block.key(&part.extent);
+        let found = if was_brought { self.cache.take_up(key) } else { self.cache.get(key) };
+        if found.is_some() {
+            return Ok(found);
+        }
+        if !forwards {
+            return load(&self.cache, &part.extent, &block).map(Some);
+        }
+        if was_brought {
+            // It had to leave before it was used.
+            self.ahead.bytes = LEAST_AHEAD;
+        }
+        let (Some(index), Some(number)) = (&self.index, self.number) else { return Ok(None) };
+        let index = Index::over(index.block()?);
+        let place = IndexPlace::to(index, number)?;
+        let blocks = along(&self.cache, part, index, place, handle, self.ahead.bytes);
+        let (first, all) = load_along(&self.cache, &part.extent, &blocks)?;
+        let read = if all == Some(true) { blocks.last() } else { None };
+        self.ahead.until = read.map_or(0, BlockHandle::end);
+        self.ahead.bytes = match all {
+            // A place further on cannot be read.
+            Some(false) => 0,
+            _ => (self.ahead.bytes * 2).min(MOST_AHEAD),
+        };
+        Ok(Some(first))
+    }
+
+    /// Blocks of the current extent.
+    fn blocks(&self) -> u32 {
+        self.run.refs().get(self.at).map_or(0, |r| r.extent.meta.blocks)
     }
 
     /// To the first record of the next block of this extent; not valid if there is none.
     fn next_block(&mut self, forwards: bool) -> Result<()> {
-        if let Some(index) = &self.index {
-            self.entry.next(Index::over(index.block()?))?;
-        }
+        self.number = self.number.map(|n| n + 1).filter(|n| *n < self.blocks());
         self.load_block(forwards)?;
         if let Some(b) = &self.block {
             self.record.seek_first(b.block()?)?;
@@ -388,11 +445,9 @@ impl RunCursor {
         Ok(())
     }
 
-    /// To the last record of the previous block of this extent; not valid if there is none.
-    fn prev_block(&mut self) -> Result<()> {
-        if let Some(index) = &self.index {
-            self.entry.prev(Index::over(index.block()?))?;
-        }
+    /// To the last record of block `number` of this extent; not valid if there is none.
+    fn end_of_block(&mut self, number: Option<u32>) -> Result<()> {
+        self.number = number;
         self.load_block(false)?;
         if let Some(b) = &self.block {
             self.record.seek_last(b.block()?)?;
@@ -401,12 +456,7 @@ impl RunCursor {
     }
 
     fn last_of_extent(&mut self) -> Result<bool> {
-        let Some(index) = &self.index else { return Ok(false) };
-        self.entry.seek_last(Index::over(index.block()?))?;
-        self.load_block(false)?;
-        if let Some(b) = &self.block {
-            self.record.seek_last(b.block()?)?;
-        }
+        self.end_of_block(self.blocks().checked_sub(1))?;
         Ok(self.record.valid())
     }
 
@@ -416,7 +466,7 @@ impl RunCursor {
             self.record.prev(b.block()?)?;
         }
         if !self.record.valid() {
-            self.prev_block()?;
+            self.end_of_block(self.number.and_then(|n| n.checked_sub(1)))?;
         }
         Ok(())
     }
@@ -441,8 +491,8 @@ impl RunCursor {
                 return Ok(());
             };
             let lo = r.lo.clone();
-            self.enter(next)?;
-            self.seek_entry(&lo, MAX_SEQ, true)?;
+            self.enter(next);
+            self.seek_block(&lo, MAX_SEQ, true)?;
         }
     }
 
@@ -461,10 +511,10 @@ impl RunCursor {
                 self.clear();
                 return Ok(());
             };
-            self.enter(at)?;
+            self.enter(at);
             let (lo, hi) = (self.run.refs()[at].lo.clone(), self.run.refs()[at].hi.clone());
             // The first record at or after the exclusive bound, then one back.
-            self.seek_entry(&hi, MAX_SEQ, false)?;
+            self.seek_block(&hi, MAX_SEQ, false)?;
             if self.record.valid() {
                 self.step_back()?;
             } else {
