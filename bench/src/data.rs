@@ -53,6 +53,12 @@ impl Data {
     }
 }
 
+/// The table of a key, where records are dealt out to several.
+pub(crate) fn table_of(key: &[u8], tables: usize) -> usize {
+    let number = key.first_chunk().map_or(0, |n| u64::from_be_bytes(*n));
+    (number / 2) as usize % tables
+}
+
 /// A one-to-one mapping of `0..n` to itself that looks random: fills visit every record once, in no order.
 pub(crate) struct Shuffle {
     n: u64,

@@ -77,6 +77,10 @@ pub(crate) fn rows(
                 answer.settled_after,
                 answer.bytes_on_disk >> 20
             ));
+            if settings.tables > 1 {
+                let warmed = worker.order(&Order::Warm)?;
+                report::note(&format!("{entrant}: read in {:.1} s", warmed.measured.seconds));
+            }
             loaded.push(worker);
         }
     }

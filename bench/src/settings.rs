@@ -9,6 +9,8 @@ use crate::args::RunArgs;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Settings {
     pub(crate) records: u64,
+    /// Tables that the records are dealt out to.
+    pub(crate) tables: u64,
     pub(crate) key_bytes: usize,
     pub(crate) value_bytes: usize,
     /// None: as the workload has it.
@@ -35,6 +37,7 @@ impl Settings {
     pub(crate) fn new(a: &RunArgs) -> Self {
         Settings {
             records: a.records,
+            tables: a.tables,
             key_bytes: a.key_bytes as usize,
             value_bytes: a.value_bytes as usize,
             zipf: a.zipf,

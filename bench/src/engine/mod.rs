@@ -26,6 +26,22 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     Terrane,
+    /// Terrane without what makes reads from memory fast: restart arrays, no vector instructions, every block found by hash
+    #[value(name = "terrane-plain")]
+    #[serde(rename = "terrane-plain")]
+    TerranePlain,
+    /// terrane-plain with directories of two layers
+    #[value(name = "terrane-layers")]
+    #[serde(rename = "terrane-layers")]
+    TerraneLayers,
+    /// terrane-layers with vector instructions
+    #[value(name = "terrane-vectors")]
+    #[serde(rename = "terrane-vectors")]
+    TerraneVectors,
+    /// terrane-vectors with indexes and filters found by direct pointer; terrane has data blocks so too
+    #[value(name = "terrane-indexes")]
+    #[serde(rename = "terrane-indexes")]
+    TerraneIndexes,
     #[cfg(feature = "peers")]
     Rocksdb,
     #[cfg(feature = "peers")]
@@ -48,6 +64,10 @@ impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Terrane => "terrane",
+            Kind::TerranePlain => "terrane-plain",
+            Kind::TerraneLayers => "terrane-layers",
+            Kind::TerraneVectors => "terrane-vectors",
+            Kind::TerraneIndexes => "terrane-indexes",
             #[cfg(feature = "peers")]
             Kind::Rocksdb => "rocksdb",
             #[cfg(feature = "peers")]
@@ -59,13 +79,29 @@ impl Kind {
         }
     }
 
+    fn is_terrane(self) -> bool {
+        use Kind as K;
+        matches!(
+            self,
+            K::Terrane | K::TerranePlain | K::TerraneLayers | K::TerraneVectors | K::TerraneIndexes
+        )
+    }
+
+    /// Whether records can be dealt out to several tables.
+    fn has_tables(self) -> bool {
+        #[cfg(feature = "peers")]
+        if self == Kind::Rocksdb {
+            return true;
+        }
+        self.is_terrane()
+    }
+
     /// The forms in which this engine is run; `terrane_kib` are Terrane's block sizes, if not its default.
     pub(crate) fn entrants(self, peers: &Peers, terrane_kib: Option<&[usize]>) -> Vec<Entrant> {
         let sizes = match self {
-            Kind::Terrane => terrane_kib,
             #[cfg(feature = "peers")]
             Kind::Rocksdb => Some(&peers.rocksdb.block_kib[..]),
-            #[cfg(feature = "peers")]
+            kind if kind.is_terrane() => terrane_kib,
             _ => None,
         };
         let _ = peers;
@@ -205,8 +241,16 @@ pub(crate) fn open(
     peers: &Peers,
 ) -> Result<Box<dyn Engine>, Failure> {
     let _ = peers;
-    Ok(match entrant.kind {
-        Kind::Terrane => Box::new(terrane::Terrane::open(dir, settings, entrant.block_kib)?),
+    let kind = entrant.kind;
+    if settings.tables > 1 && !kind.has_tables() {
+        return Err(format!("{} is not compared with several tables", kind.name()).into());
+    }
+    Ok(match kind {
+        Kind::Terrane
+        | Kind::TerranePlain
+        | Kind::TerraneLayers
+        | Kind::TerraneVectors
+        | Kind::TerraneIndexes => Box::new(terrane::Terrane::open(dir, settings, entrant)?),
         #[cfg(feature = "peers")]
         Kind::Rocksdb => {
             let (own, kib) = (&peers.rocksdb, entrant.block_kib.unwrap_or(16));

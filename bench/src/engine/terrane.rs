@@ -4,46 +4,61 @@ use std::path::Path;
 
 use serde_json::json;
 use terrane::{
-    Compression, Db, Durability, Isolation, LockWait, Options, ReadOptions, Subtable, SubtableOptions,
-    Transaction, TransactionOptions, Tuning, WriteBatch,
+    Compression, Db, DirectoryKind, Durability, Isolation, LockWait, Options, ReadOptions, Simd, Subtable,
+    SubtableOptions, Swizzling, Transaction, TransactionOptions, Tuning, WriteBatch,
 };
 
 use crate::Failure;
-use crate::engine::{Ending, Engine, LOCK_WAIT, Outcome, Script, Session, Step};
+use crate::data::table_of;
+use crate::engine::{Ending, Engine, Entrant, Kind, LOCK_WAIT, Outcome, Script, Session, Step};
 use crate::settings::{self, Settings};
 
 pub(crate) struct Terrane {
     db: Db,
-    table: Subtable,
+    tables: Vec<Subtable>,
+}
+
+/// What an entrant does without.
+fn without(kind: Kind) -> (DirectoryKind, Option<Simd>, Swizzling) {
+    let (layers, plain) = (DirectoryKind::TwoLayer, Some(Simd::Scalar));
+    match kind {
+        Kind::TerranePlain => (DirectoryKind::RestartArray, plain, Swizzling::Nothing),
+        Kind::TerraneLayers => (layers, plain, Swizzling::Nothing),
+        Kind::TerraneVectors => (layers, None, Swizzling::Nothing),
+        Kind::TerraneIndexes => (layers, None, Swizzling::Parents),
+        _ => (layers, None, Swizzling::Children),
+    }
 }
 
 impl Terrane {
-    pub(crate) fn open(dir: &Path, s: &Settings, block_kib: Option<usize>) -> Result<Self, Failure> {
+    pub(crate) fn open(dir: &Path, s: &Settings, entrant: &Entrant) -> Result<Self, Failure> {
+        let (directory, simd, swizzling) = without(entrant.kind);
         let options = Options::new()
             .memtable_bytes(s.memtable_bytes as usize)
             .cache_bytes(s.cache_bytes as usize)
-            .tuning(Tuning { compact: !s.hold_compactions, ..Tuning::default() });
+            .tuning(Tuning { compact: !s.hold_compactions, simd, swizzling, ..Tuning::default() });
         let db = Db::open(dir, options)?;
         let compression = match s.compression {
             settings::Compression::None => Compression::None,
             settings::Compression::Zstd => Compression::Zstd(1),
         };
-        let mut of_table = SubtableOptions::new().compression(compression);
-        if let Some(k) = block_kib {
+        let mut of_table = SubtableOptions::new().compression(compression).directory(directory);
+        if let Some(k) = entrant.block_kib {
             of_table = of_table.block_bytes(k << 10);
         }
-        let table = db.subtable_or_create("bench", of_table)?;
+        let table = |n| db.subtable_or_create(&format!("bench{n}"), of_table.clone());
+        let tables = (0..s.tables).map(table).collect::<terrane::Result<_>>()?;
         if s.transactions {
             // From the first one on, writes that are none take locks.
             db.begin(TransactionOptions::new())?.rollback();
         }
-        Ok(Terrane { db, table })
+        Ok(Terrane { db, tables })
     }
 }
 
 impl Engine for Terrane {
     fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
-        Ok(Box::new(Handle { db: &self.db, table: self.table.clone() }))
+        Ok(Box::new(Handle { db: &self.db, tables: self.tables.clone() }))
     }
 
     fn settle(&self) -> Result<(), Failure> {
@@ -68,11 +83,11 @@ impl Engine for Terrane {
     }
 
     fn flush(&self) -> Result<(), Failure> {
-        Ok(self.table.flush()?)
+        Ok(self.tables.iter().try_for_each(Subtable::flush)?)
     }
 
     fn compact(&self) -> Result<(), Failure> {
-        Ok(self.table.compact()?)
+        Ok(self.tables.iter().try_for_each(Subtable::compact)?)
     }
 
     fn says(&self) -> serde_json::Value {
@@ -89,31 +104,45 @@ impl Engine for Terrane {
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {
-        let Terrane { db, table } = *self;
-        drop(table);
+        let Terrane { db, tables } = *self;
+        drop(tables);
         Ok(db.close()?)
     }
 }
 
 struct Handle<'a> {
     db: &'a Db,
-    table: Subtable,
+    tables: Vec<Subtable>,
+}
+
+impl Handle<'_> {
+    fn of(&self, key: &[u8]) -> &Subtable {
+        &self.tables[table_of(key, self.tables.len())]
+    }
+
+    /// The one that there is.
+    fn only(&self) -> Result<&Subtable, Failure> {
+        match &self.tables[..] {
+            [table] => Ok(table),
+            _ => Err("this workload is for one table".into()),
+        }
+    }
 }
 
 impl Session for Handle<'_> {
     fn write(&mut self, records: &[(&[u8], Option<&[u8]>)], sync: bool) -> Result<(), Failure> {
         if let ([(key, value)], false) = (records, sync) {
             match value {
-                Some(v) => self.table.put(key, v)?,
-                None => self.table.delete(key)?,
+                Some(v) => self.of(key).put(key, v)?,
+                None => self.of(key).delete(key)?,
             }
             return Ok(());
         }
         let mut batch = WriteBatch::new();
         for (key, value) in records {
             match value {
-                Some(v) => batch.put(&self.table, key, v)?,
-                None => batch.delete(&self.table, key)?,
+                Some(v) => batch.put(self.of(key), key, v)?,
+                None => batch.delete(self.of(key), key)?,
             }
         }
         self.db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })?;
@@ -121,17 +150,17 @@ impl Session for Handle<'_> {
     }
 
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
-        Ok(self.table.get_with(key, |v| see(v))?.is_some())
+        Ok(self.of(key).get_with(key, |v| see(v))?.is_some())
     }
 
     fn multi_get(&mut self, keys: &[Vec<u8>], see: &mut dyn FnMut(&[u8])) -> Result<u64, Failure> {
-        let values = self.table.multi_get(keys)?;
+        let values = self.only()?.multi_get(keys)?;
         values.iter().flatten().for_each(|v| see(v));
         Ok(values.iter().flatten().count() as u64)
     }
 
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {
-        let mut cursor = self.table.cursor(ReadOptions::new())?;
+        let mut cursor = self.only()?.cursor(ReadOptions::new())?;
         cursor.seek(from)?;
         let mut n = 0;
         while n < limit && cursor.valid() {
@@ -149,7 +178,7 @@ impl Session for Handle<'_> {
         let options = TransactionOptions::new()
             .isolation(Isolation::ReadCommitted)
             .lock_wait(LockWait::AtMost(LOCK_WAIT));
-        match perform(self.db.begin(options)?, &self.table, script, see) {
+        match perform(self.db.begin(options)?, self.only()?, script, see) {
             Ok(()) => Ok(Outcome::Done),
             Err(e) if e.should_retry() => Ok(Outcome::Refused),
             Err(e) => Err(e.into()),

@@ -8,8 +8,8 @@ use crate::repro::{Line, threads};
 use crate::workload::Workload;
 
 /// The engine whose claim it is, and the one that it is compared with.
-const OURS: &str = "terrane";
-const THEIRS: &str = "rocksdb";
+pub(super) const OURS: &str = "terrane";
+pub(super) const THEIRS: &str = "rocksdb";
 
 /// What is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,9 @@ impl Of {
 /// What is said of one workload of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
+    /// The engines whose rows are compared.
+    pub(super) whose: &'static str,
+    pub(super) against: &'static str,
     pub(super) workload: Workload,
     pub(super) threads: u64,
     pub(super) of: Of,
@@ -116,11 +119,13 @@ impl Claim {
             its.filter_map(|r| self.of.value(r)).reduce(better)
         };
         let values = (0..args.rounds).filter_map(|round| {
-            let mine = best(OURS, round)?;
-            Some(if self.of.is_ratio() { mine / best(THEIRS, round)? } else { mine })
+            let mine = best(self.whose, round)?;
+            Some(if self.of.is_ratio() { mine / best(self.against, round)? } else { mine })
         });
         let values: Vec<f64> = values.collect();
         let (what, unit) = self.of.names();
+        let unit = if self.against == THEIRS { unit } else { "x plain" };
+        let whose = if self.whose == OURS { String::new() } else { format!("{} ", self.whose) };
         if values.is_empty() {
             return Err(
                 format!("{}: {what}: no round has it (are the peers built in?)", self.workload).into()
@@ -131,7 +136,7 @@ impl Claim {
         Ok(Line {
             figure,
             row: format!(
-                "{} {}{}: {what}",
+                "{whose}{} {}{}: {what}",
                 self.workload,
                 threads(self.threads),
                 if args.sync { ", synced" } else { "" }

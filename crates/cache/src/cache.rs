@@ -15,7 +15,7 @@ use crate::frame::{Found, Frame, Pin, Priority};
 use crate::hold::Hold;
 use crate::key::FrameKey;
 use crate::shard::{Boarding, Entered, Gone, Shard};
-use crate::swizzle::{Slots, Unswizzle};
+use crate::swizzle::{Slots, Swizzling, Unswizzle};
 use crate::tally::Tally;
 
 /// Most shards: the bits of a hash that choose one.
@@ -107,6 +107,7 @@ impl CacheStats {
 pub struct Cache {
     /// Of all caches of the process this one alone has it.
     number: u64,
+    swizzling: Swizzling,
     shards: Box<[Shard]>,
     domain: Domain,
     accounts: Arc<Accounts>,
@@ -125,6 +126,7 @@ impl Cache {
         let shards = (0..options.shard_count()).map(|_| Shard::new(1, &accounts)).collect();
         Cache {
             number: CACHES.fetch_add(1, Ordering::Relaxed),
+            swizzling: Swizzling::default(),
             shards,
             domain: Domain::new(),
             accounts,
@@ -150,6 +152,18 @@ impl Cache {
         found.touch();
         self.hits.bump();
         Some(f(found.bytes()))
+    }
+
+    /// The same, but swizzling no more than that.
+    #[must_use]
+    pub fn with_swizzling(self, swizzling: Swizzling) -> Cache {
+        Cache { swizzling, ..self }
+    }
+
+    /// Which frames it swizzles.
+    #[inline]
+    pub fn swizzling(&self) -> Swizzling {
+        self.swizzling
     }
 
     /// Slots for the frames of one extent, to be found by direct pointer.

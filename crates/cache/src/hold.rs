@@ -7,7 +7,7 @@ use crate::cache::Cache;
 use crate::epoch::Guard;
 use crate::frame::{Found, Frame, Pin};
 use crate::key::FrameKey;
-use crate::swizzle::{Array, Children, PARENT, SECTION, Slots};
+use crate::swizzle::{Array, Children, PARENT, SECTION, Slots, Swizzling};
 
 /// Keeps from being freed whatever is found while it lives. See [`Cache::hold`].
 #[must_use]
@@ -34,7 +34,7 @@ impl<'c> Hold<'c> {
     /// The parent frame and its children's slots, if the parent is swizzled.
     #[inline]
     pub fn parent<'h, T>(&'h self, slots: &'h Slots<T>) -> Option<(Seen<'h>, Children<'h, T>)> {
-        if !self.may_fill(slots) {
+        if slots.cache != self.cache.number() {
             return None;
         }
         // SAFETY: the guard is of the cache that fills the slots.
@@ -46,7 +46,7 @@ impl<'c> Hold<'c> {
     /// The frame of the section, if it is swizzled.
     #[inline]
     pub fn section<'h, T>(&'h self, slots: &'h Slots<T>) -> Option<Seen<'h>> {
-        if !self.may_fill(slots) {
+        if slots.cache != self.cache.number() {
             return None;
         }
         // SAFETY: the guard is of the cache that fills the slots.
@@ -90,7 +90,7 @@ impl<'c> Hold<'c> {
         T: Send + Sync + 'static,
         I: ExactSizeIterator<Item = T>,
     {
-        let Some(known) = self.may_fill(slots).then(known).flatten() else { return };
+        let Some(known) = self.may_fill(slots, Swizzling::Parents).then(known).flatten() else { return };
         let accounts = self.cache.accounts();
         if !accounts.book(Array::<T>::bytes(known.len())) {
             return;
@@ -103,7 +103,7 @@ impl<'c> Hold<'c> {
 
     /// As [`Hold::swizzle_parent`], of the section.
     pub fn swizzle_section<T: Send + Sync + 'static>(&self, slots: &Slots<T>, key: FrameKey) {
-        if self.may_fill(slots) {
+        if self.may_fill(slots, Swizzling::Parents) {
             let home = &slots.home;
             self.cache
                 .swizzle(key, &self.guard, (home.clone(), SECTION), |frame| home.swizzle_section(frame));
@@ -112,17 +112,16 @@ impl<'c> Hold<'c> {
 
     /// As [`Hold::swizzle_parent`], of a child whose parent is swizzled.
     pub fn swizzle_child<T: Send + Sync + 'static>(&self, slots: &Slots<T>, number: u32, key: FrameKey) {
-        if self.may_fill(slots) {
+        if self.may_fill(slots, Swizzling::Children) {
             let home = &slots.home;
             let fill = |frame| home.swizzle_child(number, frame, &self.guard);
             self.cache.swizzle(key, &self.guard, (home.clone(), number), fill);
         }
     }
 
-    /// Whether the slots are filled by this cache.
-    #[inline]
-    fn may_fill<T>(&self, slots: &Slots<T>) -> bool {
-        slots.cache == self.cache.number()
+    /// Whether the slots are filled by this cache, and such frames are swizzled.
+    fn may_fill<T>(&self, slots: &Slots<T>, what: Swizzling) -> bool {
+        slots.cache == self.cache.number() && what <= self.cache.swizzling()
     }
 
     /// Notes an access.

@@ -53,4 +53,4 @@ pub use frame::{Pin, Priority};
 pub use heat::HeatSampler;
 pub use hold::{Hold, Seen};
 pub use key::FrameKey;
-pub use swizzle::{Children, Slots};
+pub use swizzle::{Children, Slots, Swizzling};

@@ -47,6 +47,19 @@ use crate::frame::{Found, Frame, LINE, prefetch};
 pub(crate) const PARENT: u32 = u32::MAX;
 pub(crate) const SECTION: u32 = u32::MAX - 1;
 
+/// Which frames a cache swizzles: each kind costs and gains something of its own, which can be measured so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Swizzling {
+    /// None: all are found by search.
+    Nothing,
+    /// Parents and sections.
+    Parents,
+    /// Children too.
+    #[default]
+    Children,
+}
+
 /// The swizzle slots of one extent, for one cache; part of the extent's object in memory. Empty at first. `T` is what is known of
 /// each child.
 pub struct Slots<T> {

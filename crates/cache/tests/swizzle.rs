@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use terrane_cache::{Cache, CacheOptions, FrameKey, Hold, Priority, Slots};
+use terrane_cache::{Cache, CacheOptions, FrameKey, Hold, Priority, Slots, Swizzling};
 
 const PARENT: FrameKey = FrameKey { extent: 7, offset: u32::MAX };
 
@@ -110,6 +110,17 @@ fn slots_of_another_cache_lead_nowhere() {
     assert!(hold.parent(&slots).is_none() && hold.section(&slots).is_none());
     hold.swizzle_parent(&slots, PARENT, || -> Option<std::vec::IntoIter<u32>> { unreachable!() });
     assert!(c.hold().parent(&slots).is_some());
+}
+
+#[test]
+fn a_cache_swizzles_no_more_than_it_is_told() {
+    let c = cache(4 << 20).with_swizzling(Swizzling::Nothing);
+    assert!(c.hold().parent(&extent(&c)).is_none());
+    let c = cache(4 << 20).with_swizzling(Swizzling::Parents);
+    let slots = extent(&c);
+    insert(&c, child(7, 1), 4096);
+    c.hold().swizzle_child(&slots, 1, child(7, 1));
+    assert!(c.hold().parent(&slots).is_some() && !leads(&c.hold(), &slots, 1));
 }
 
 #[test]

@@ -45,11 +45,11 @@ pub use db::commit::PendingCommit;
 pub use db::snapshot::Snapshot;
 pub use db::stats::{LevelStats, Stats, SubtableStats};
 pub use db::subtable::Subtable;
-#[doc(hidden)]
-pub use options::Tuning;
 pub use options::{
     CompactionMode, Compression, DirectoryKind, Durability, IndexKind, Options, SubtableOptions,
 };
+#[doc(hidden)]
+pub use options::{Simd, Swizzling, Tuning};
 pub use read::iter::{Cursor, KeyValue, Range, ReadOptions};
 pub use read::resume::{BlockRequest, FetchedBlock, Lookup, LookupStep};
 pub use txn::big::ingest::Ingest;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use terrane_base::{Error, Result};
+pub use terrane_cache::Swizzling;
 use terrane_compaction::Device;
-pub use terrane_format::block::DirectoryKind;
+pub use terrane_format::block::{DirectoryKind, Simd};
 
 /// Smallest legal memtable budget.
 const MIN_MEMTABLE_BYTES: usize = 64 << 10;
@@ -66,6 +67,10 @@ pub struct Tuning {
     pub transaction_bytes: usize,
     /// Compactions start by themselves, and not only where a flush waits for one or [`crate::Subtable::compact`] asks.
     pub compact: bool,
+    /// Which cached blocks are found by direct pointer.
+    pub swizzling: Swizzling,
+    /// The best instructions that directories of blocks are searched with, in all databases of the process.
+    pub simd: Option<Simd>,
 }
 
 impl Default for Tuning {
@@ -81,6 +86,8 @@ impl Default for Tuning {
             task_bytes: 2 << 20,
             transaction_bytes: 0,
             compact: true,
+            swizzling: Swizzling::default(),
+            simd: None,
         }
     }
 }

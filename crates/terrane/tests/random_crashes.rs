@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use history::{Counts, Course, History, Point};
-use support::{Rng, tiny};
+use support::{Rng, TUNING, tiny};
 use survivor::{Found, Survivor};
 use terrane::media::sim::CrashKind;
 use terrane::{Options, Tuning};
@@ -49,6 +49,7 @@ fn options(rng: &mut Rng) -> Options {
         piece_bytes: (64 << 10) << rng.below(2),
         task_bytes: (16 << 10) << rng.below(2),
         transaction_bytes: [0, 300, 1000, 6000][rng.below(4) as usize],
+        ..TUNING
     };
     let options = tiny().memtable_bytes((300 << 10) << rng.below(3));
     options.background_threads(1 + rng.below(3) as usize).tuning(tuning)

@@ -2,8 +2,8 @@
 //! knows what the child wrote without being told.
 
 use terrane::{
-    CompactionMode, Compression, Db, Durability, IndexKind, Options, Subtable, SubtableOptions, Transaction,
-    Tuning, WriteBatch,
+    CompactionMode, Compression, Db, DirectoryKind, Durability, IndexKind, Options, Subtable,
+    SubtableOptions, Swizzling, Transaction, Tuning, WriteBatch,
 };
 
 pub(super) const WRITERS: usize = 4;
@@ -227,6 +227,8 @@ pub(super) fn options(rng: &mut Rng) -> Options {
         piece_bytes: (256 << 10) << rng.below(4),
         task_bytes: (64 << 10) << rng.below(4),
         transaction_bytes: [0, 2 << 10, 20 << 10][rng.below(3) as usize],
+        swizzling: [Swizzling::Nothing, Swizzling::Parents, Swizzling::Children][rng.below(3) as usize],
+        simd: None,
     };
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };
     Options::new()
@@ -244,6 +246,7 @@ fn subtable_options(rng: &mut Rng) -> SubtableOptions {
         .filter_bits(if rng.one_in(4) { 0 } else { 10 })
         .value_threshold((4 << 10) << rng.below(2))
         .index(if rng.one_in(4) { IndexKind::Skiplist } else { IndexKind::Art })
+        .directory(if rng.one_in(4) { DirectoryKind::RestartArray } else { DirectoryKind::TwoLayer })
 }
 
 /// Both subtables, with options by seed; created if they are not there.

@@ -5,13 +5,14 @@ mod transactions;
 use std::path::Path;
 
 use rust_rocksdb::{
-    BlockBasedOptions, Cache, DB, DBAccess, DBCompressionType, DBPinnableSlice, DBRawIteratorWithThreadMode,
-    DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions, WaitForCompactOptions, WriteBatchWithTransaction,
-    WriteOptions,
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBAccess, DBCompressionType,
+    DBPinnableSlice, DBRawIteratorWithThreadMode, DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions,
+    WaitForCompactOptions, WriteBatch, WriteOptions,
 };
 use serde_json::json;
 
 use crate::Failure;
+use crate::data::table_of;
 use crate::engine::{Engine, Session};
 use crate::settings::{self, Compression, Settings};
 
@@ -19,6 +20,7 @@ pub(crate) use transactions::TransactionDb;
 
 pub(crate) struct RocksDb {
     db: DB,
+    tables: u64,
     options: Options,
     reads_direct: bool,
 }
@@ -30,14 +32,25 @@ impl RocksDb {
         own: &settings::RocksDb,
         block_kib: usize,
     ) -> Result<Self, Failure> {
-        let options = options(s, own, block_kib)?;
-        let db = DB::open(&options, dir)?;
-        Ok(RocksDb { db, options, reads_direct: direct(s, own) })
+        let mut options = options(s, own, block_kib)?;
+        options.create_missing_column_families(true);
+        if s.tables > 1 {
+            // The budget is for all column families together.
+            options.set_db_write_buffer_size(s.memtable_bytes as usize);
+        }
+        let families = (0..s.tables).map(|n| ColumnFamilyDescriptor::new(name(n), options.clone()));
+        let db = DB::open_cf_descriptors(&options, dir, families)?;
+        Ok(RocksDb { db, tables: s.tables, options, reads_direct: direct(s, own) })
     }
 
     fn number(&self, property: &str) -> u64 {
         self.db.property_int_value(property).ok().flatten().unwrap_or(0)
     }
+}
+
+/// Of table `n`.
+fn name(n: u64) -> String {
+    if n == 0 { DEFAULT_COLUMN_FAMILY_NAME.to_owned() } else { format!("bench{n}") }
 }
 
 fn direct(s: &Settings, own: &settings::RocksDb) -> bool {
@@ -101,19 +114,6 @@ fn synced() -> WriteOptions {
     options
 }
 
-fn batch<const TRANSACTION: bool>(
-    records: &[(&[u8], Option<&[u8]>)],
-) -> WriteBatchWithTransaction<TRANSACTION> {
-    let mut batch = WriteBatchWithTransaction::default();
-    for (key, value) in records {
-        match value {
-            Some(v) => batch.put(key, v),
-            None => batch.delete(key),
-        }
-    }
-    batch
-}
-
 fn show(found: Option<DBPinnableSlice<'_>>, see: &mut dyn FnMut(&[u8])) -> bool {
     found.inspect(|v| see(v)).is_some()
 }
@@ -140,8 +140,10 @@ fn walk<D: DBAccess>(
 
 impl Engine for RocksDb {
     fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
+        let family = |n| self.db.cf_handle(&name(n)).ok_or_else(|| format!("there is no table {n}").into());
         Ok(Box::new(Handle {
             db: &self.db,
+            tables: (0..self.tables).map(family).collect::<Result<_, Failure>>()?,
             synced: synced(),
             buffered: WriteOptions::default(),
             read: ReadOptions::default(),
@@ -166,7 +168,8 @@ impl Engine for RocksDb {
     }
 
     fn flush(&self) -> Result<(), Failure> {
-        Ok(self.db.flush()?)
+        let families = (0..self.tables).filter_map(|n| self.db.cf_handle(&name(n)));
+        Ok(families.into_iter().try_for_each(|family| self.db.flush_cf(family))?)
     }
 
     fn compact(&self) -> Result<(), Failure> {
@@ -187,9 +190,24 @@ impl Engine for RocksDb {
 
 struct Handle<'a> {
     db: &'a DB,
+    tables: Vec<&'a ColumnFamily>,
     synced: WriteOptions,
     buffered: WriteOptions,
     read: ReadOptions,
+}
+
+impl<'a> Handle<'a> {
+    fn of(&self, key: &[u8]) -> &'a ColumnFamily {
+        self.tables[table_of(key, self.tables.len())]
+    }
+
+    /// The one that there is.
+    fn only(&self) -> Result<&'a ColumnFamily, Failure> {
+        match self.tables[..] {
+            [table] => Ok(table),
+            _ => Err("this workload is for one table".into()),
+        }
+    }
 }
 
 impl Session for Handle<'_> {
@@ -197,28 +215,34 @@ impl Session for Handle<'_> {
         let options = if sync { &self.synced } else { &self.buffered };
         if let [(key, value)] = records {
             match value {
-                Some(v) => self.db.put_opt(key, v, options)?,
-                None => self.db.delete_opt(key, options)?,
+                Some(v) => self.db.put_cf_opt(self.of(key), key, v, options)?,
+                None => self.db.delete_cf_opt(self.of(key), key, options)?,
             }
             return Ok(());
         }
-        Ok(self.db.write_opt(&batch(records), options)?)
+        let mut batch = WriteBatch::default();
+        for (key, value) in records {
+            match value {
+                Some(v) => batch.put_cf(self.of(key), key, v),
+                None => batch.delete_cf(self.of(key), key),
+            }
+        }
+        Ok(self.db.write_opt(&batch, options)?)
     }
 
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
-        Ok(show(self.db.get_pinned_opt(key, &self.read)?, see))
+        Ok(show(self.db.get_pinned_cf_opt(self.of(key), key, &self.read)?, see))
     }
 
     fn multi_get(&mut self, keys: &[Vec<u8>], see: &mut dyn FnMut(&[u8])) -> Result<u64, Failure> {
-        let cf = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME).ok_or("there is no default column family")?;
         let mut found = 0;
-        for value in self.db.batched_multi_get_cf_opt(cf, keys, false, &self.read) {
+        for value in self.db.batched_multi_get_cf_opt(self.only()?, keys, false, &self.read) {
             found += u64::from(show(value?, see));
         }
         Ok(found)
     }
 
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {
-        walk(self.db.raw_iterator_opt(ReadOptions::default()), from, limit, see)
+        walk(self.db.raw_iterator_cf_opt(self.only()?, ReadOptions::default()), from, limit, see)
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rust_rocksdb::{
     Error, ErrorKind, MultiThreaded, Options, ReadOptions, Transaction, TransactionDB, TransactionDBOptions,
-    TransactionOptions, WriteOptions,
+    TransactionOptions, WriteBatchWithTransaction, WriteOptions,
 };
 
 use crate::Failure;
@@ -103,7 +103,14 @@ struct Handle<'a> {
 impl Session for Handle<'_> {
     fn write(&mut self, records: &[(&[u8], Option<&[u8]>)], sync: bool) -> Result<(), Failure> {
         let options = if sync { &self.synced } else { &self.buffered };
-        Ok(self.db.write_opt(&rocksdb::batch(records), options)?)
+        let mut batch = WriteBatchWithTransaction::<true>::default();
+        for (key, value) in records {
+            match value {
+                Some(v) => batch.put(key, v),
+                None => batch.delete(key),
+            }
+        }
+        Ok(self.db.write_opt(&batch, options)?)
     }
 
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {

@@ -36,9 +36,9 @@ impl Who {
             (Who::Callers, _) => {
                 &["*engine::Session>::get", "*engine::Session>::write", "*engine::Session>::scan"]
             }
-            (Who::Background, Kind::Terrane) => &["terrane_media::pool::run"],
             #[cfg(feature = "peers")]
-            (Who::Background, _) => &["rocksdb::ThreadPoolImpl::Impl::BGThreadWrapper*"],
+            (Who::Background, Kind::Rocksdb) => &["rocksdb::ThreadPoolImpl::Impl::BGThreadWrapper*"],
+            (Who::Background, _) => &["terrane_media::pool::run"],
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use terrane_base::{Result, Seq};
-use terrane_cache::{Cache, Children, FrameKey, Hold, Seen};
+use terrane_cache::{Cache, Children, FrameKey, Hold, Seen, Swizzling};
 use terrane_format::extent::Index;
 
 use crate::levels::{Extent, Known};
@@ -96,6 +96,9 @@ impl<'h> Near<'h> {
 
 #[cold]
 fn swizzle_index(extent: &Extent, cache: &Cache, hold: &Hold<'_>) -> Option<()> {
+    if cache.swizzling() == Swizzling::Nothing {
+        return None;
+    }
     let key = Part::Index.key(extent);
     let index = hold.find(key)?;
     let handles = || Index::parse(index.bytes()).and_then(|index| index.handles()).ok();

@@ -63,7 +63,11 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let manifest = ManifestStore::open(media.clone(), dir, poison.clone())?;
     let state = manifest.with_state(DbState::clone);
     let uuid = manifest.superblock().uuid;
-    let cache = Arc::new(Cache::new(CacheOptions::new(options.cache_bytes)));
+    let cache = Cache::new(CacheOptions::new(options.cache_bytes));
+    let cache = Arc::new(cache.with_swizzling(options.tuning.swizzling));
+    if let Some(simd) = options.tuning.simd {
+        simd.use_at_most();
+    }
     let memory = MemoryBudget::new(options.memtable_bytes);
     let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
 

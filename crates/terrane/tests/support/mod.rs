@@ -104,6 +104,8 @@ pub const TUNING: Tuning = Tuning {
     piece_bytes: 64 << 10,
     task_bytes: 16 << 10,
     transaction_bytes: 1000,
+    swizzling: terrane::Swizzling::Children,
+    simd: None,
 };
 
 /// Options with them; two compactions at a time, so that one that waits for its tasks runs the other meanwhile.
