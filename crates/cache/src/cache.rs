@@ -167,7 +167,7 @@ impl Cache {
     }
 
     /// Slots for the frames of one extent, to be found by direct pointer.
-    pub fn slots<T>(&self) -> Slots<T> {
+    pub fn slots<P, T>(&self) -> Slots<P, T> {
         Slots::new(self.number)
     }
 

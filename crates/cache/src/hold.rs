@@ -33,7 +33,7 @@ impl<'c> Hold<'c> {
 
     /// The parent frame and its children's slots, if the parent is swizzled.
     #[inline]
-    pub fn parent<'h, T>(&'h self, slots: &'h Slots<T>) -> Option<(Seen<'h>, Children<'h, T>)> {
+    pub fn parent<'h, P, T>(&'h self, slots: &'h Slots<P, T>) -> Option<(Seen<'h>, Children<'h, P, T>)> {
         if slots.cache != self.cache.number() {
             return None;
         }
@@ -45,7 +45,7 @@ impl<'c> Hold<'c> {
 
     /// The frame of the section, if it is swizzled.
     #[inline]
-    pub fn section<'h, T>(&'h self, slots: &'h Slots<T>) -> Option<Seen<'h>> {
+    pub fn section<'h, P, T>(&'h self, slots: &'h Slots<P, T>) -> Option<Seen<'h>> {
         if slots.cache != self.cache.number() {
             return None;
         }
@@ -56,20 +56,20 @@ impl<'c> Hold<'c> {
 
     /// The frame of a child, if it is swizzled.
     #[inline]
-    pub fn child<'h, T>(&'h self, children: Children<'h, T>, number: u32) -> Option<Seen<'h>> {
+    pub fn child<'h, P, T>(&'h self, children: Children<'h, P, T>, number: u32) -> Option<Seen<'h>> {
         children.frame(number).map(|found| self.see(found))
     }
 
     /// Asks the processor to load these children's slots. Never waits.
     #[inline]
-    pub fn prefetch_slots<T>(&self, children: Children<'_, T>, numbers: Range<u32>) {
+    pub fn prefetch_slots<P, T>(&self, children: Children<'_, P, T>, numbers: Range<u32>) {
         children.prefetch(numbers);
     }
 
     /// Asks the processor to load the last `len` bytes of a child that is swizzled, whose length is `of`, and its header. Does not
     /// count as an access.
     #[inline]
-    pub fn prefetch_end<T>(&self, children: Children<'_, T>, number: u32, of: u32, len: u32) {
+    pub fn prefetch_end<P, T>(&self, children: Children<'_, P, T>, number: u32, of: u32, len: u32) {
         if let Some(found) = children.frame(number) {
             Frame::prefetch_end(found.as_ptr().as_ptr(), of as usize, len as usize);
         }
@@ -77,32 +77,43 @@ impl<'c> Hold<'c> {
 
     /// As [`Hold::prefetch_end`], of the header, the first bytes and the last ones.
     #[inline]
-    pub fn prefetch_ends<T>(&self, children: Children<'_, T>, number: u32, of: u32) {
+    pub fn prefetch_ends<P, T>(&self, children: Children<'_, P, T>, number: u32, of: u32) {
         if let Some(found) = children.frame(number) {
             Frame::prefetch(found.as_ptr().as_ptr(), of as usize);
         }
     }
 
     /// Has the parent, if its frame is in the cache, found by its slot from now on, and so each child that is swizzled then. `known`
-    /// gives, for each child, what is known of it.
-    pub fn swizzle_parent<T, I>(&self, slots: &Slots<T>, key: FrameKey, known: impl FnOnce() -> Option<I>)
-    where
+    /// gives what is known of it, and of each child.
+    pub fn swizzle_parent<P, T, I>(
+        &self,
+        slots: &Slots<P, T>,
+        key: FrameKey,
+        known: impl FnOnce() -> Option<(P, I)>,
+    ) where
+        P: Send + Sync + 'static,
         T: Send + Sync + 'static,
         I: ExactSizeIterator<Item = T>,
     {
-        let Some(known) = self.may_fill(slots, Swizzling::Parents).then(known).flatten() else { return };
+        let Some((parent, known)) = self.may_fill(slots, Swizzling::Parents).then(known).flatten() else {
+            return;
+        };
         let accounts = self.cache.accounts();
-        if !accounts.book(Array::<T>::bytes(known.len())) {
+        if !accounts.book(Array::<P, T>::bytes(known.len())) {
             return;
         }
-        let array = Box::new(Array::new(known, accounts.clone()));
+        let array = Box::new(Array::new(parent, known, accounts.clone()));
         let home = &slots.home;
         self.cache
             .swizzle(key, &self.guard, (home.clone(), PARENT), |frame| home.swizzle_parent(frame, array));
     }
 
     /// As [`Hold::swizzle_parent`], of the section.
-    pub fn swizzle_section<T: Send + Sync + 'static>(&self, slots: &Slots<T>, key: FrameKey) {
+    pub fn swizzle_section<P, T>(&self, slots: &Slots<P, T>, key: FrameKey)
+    where
+        P: Send + Sync + 'static,
+        T: Send + Sync + 'static,
+    {
         if self.may_fill(slots, Swizzling::Parents) {
             let home = &slots.home;
             self.cache
@@ -111,7 +122,11 @@ impl<'c> Hold<'c> {
     }
 
     /// As [`Hold::swizzle_parent`], of a child whose parent is swizzled.
-    pub fn swizzle_child<T: Send + Sync + 'static>(&self, slots: &Slots<T>, number: u32, key: FrameKey) {
+    pub fn swizzle_child<P, T>(&self, slots: &Slots<P, T>, number: u32, key: FrameKey)
+    where
+        P: Send + Sync + 'static,
+        T: Send + Sync + 'static,
+    {
         if self.may_fill(slots, Swizzling::Children) {
             let home = &slots.home;
             let fill = |frame| home.swizzle_child(number, frame, &self.guard);
@@ -120,7 +135,7 @@ impl<'c> Hold<'c> {
     }
 
     /// Whether the slots are filled by this cache, and such frames are swizzled.
-    fn may_fill<T>(&self, slots: &Slots<T>, what: Swizzling) -> bool {
+    fn may_fill<P, T>(&self, slots: &Slots<P, T>, what: Swizzling) -> bool {
         slots.cache == self.cache.number() && what <= self.cache.swizzling()
     }
 

@@ -24,7 +24,7 @@ struct World {
     shard: Shard,
     domain: Domain,
     accounts: Arc<Accounts>,
-    home: Arc<Home<()>>,
+    home: Arc<Home<(), ()>>,
 }
 
 fn retire(guard: &Guard<'_>, gone: Gone) {
@@ -70,9 +70,9 @@ impl World {
 
     fn swizzle_parent(&self) {
         let guard = self.domain.pin();
-        let bytes = Array::<()>::bytes(2);
+        let bytes = Array::<(), ()>::bytes(2);
         self.accounts.rebook(0, bytes);
-        let array = Box::new(Array::new([(), ()].into_iter(), self.accounts.clone()));
+        let array = Box::new(Array::new((), [(), ()].into_iter(), self.accounts.clone()));
         let (at, home) = ((P, P.hash()), &self.home);
         let fill = |frame| home.swizzle_parent(frame, array);
         let detached = self.shard.swizzle(at, &guard, (home.clone(), PARENT), fill);

@@ -60,26 +60,27 @@ pub enum Swizzling {
     Children,
 }
 
-/// The swizzle slots of one extent, for one cache; part of the extent's object in memory. Empty at first. `T` is what is known of
-/// each child.
-pub struct Slots<T> {
-    pub(crate) home: Arc<Home<T>>,
+/// The swizzle slots of one extent, for one cache; part of the extent's object in memory. Empty at first. `P` is what is known of
+/// the parent, `T` of each child.
+pub struct Slots<P, T> {
+    pub(crate) home: Arc<Home<P, T>>,
     /// Number of the cache that fills them.
     pub(crate) cache: u64,
     /// What is known of children lies behind pointers that hide it.
-    _known: PhantomData<Box<T>>,
+    _known: PhantomData<Box<(P, T)>>,
 }
 
 /// What frames' entries refer to.
-pub(crate) struct Home<T> {
+pub(crate) struct Home<P, T> {
     parent: AtomicPtr<Frame>,
     section: AtomicPtr<Frame>,
     /// From a box, owned.
-    children: AtomicPtr<Array<T>>,
+    children: AtomicPtr<Array<P, T>>,
 }
 
 /// The children's slots.
-pub(crate) struct Array<T> {
+pub(crate) struct Array<P, T> {
+    parent: P,
     children: Box<[Child<T>]>,
     accounts: Arc<Accounts>,
     /// Stands for the memory in models: loom reports a read that races with its release.
@@ -90,7 +91,7 @@ pub(crate) struct Array<T> {
 // The stand-in is never written but on drop.
 #[cfg(loom)]
 // SAFETY: everything else in an array is an atomic, or `T`.
-unsafe impl<T: Sync> Sync for Array<T> {}
+unsafe impl<P: Sync, T: Sync> Sync for Array<P, T> {}
 
 struct Child<T> {
     frame: AtomicPtr<Frame>,
@@ -103,12 +104,12 @@ pub(crate) struct Detached(
 );
 
 /// Owns an array that readers may still be in, so not a box yet.
-struct Shell<T>(NonNull<Array<T>>);
+struct Shell<P, T>(NonNull<Array<P, T>>);
 
 // SAFETY: the sole owner of an array, which any thread may free.
-unsafe impl<T: Send> Send for Shell<T> {}
+unsafe impl<P: Send, T: Send> Send for Shell<P, T> {}
 
-impl<T> Drop for Shell<T> {
+impl<P, T> Drop for Shell<P, T> {
     fn drop(&mut self) {
         // SAFETY: came from a box, was swapped out once, and is dropped when no guard that could reach it is left.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
@@ -122,21 +123,21 @@ pub(crate) trait Unswizzle: Send + Sync {
     fn unswizzle(&self, number: u32, frame: *mut Frame, guard: &Guard<'_>) -> Option<Detached>;
 }
 
-impl<T> Slots<T> {
-    pub(crate) fn new(cache: u64) -> Slots<T> {
+impl<P, T> Slots<P, T> {
+    pub(crate) fn new(cache: u64) -> Slots<P, T> {
         let empty = || AtomicPtr::new(ptr::null_mut());
         let home = Home { parent: empty(), section: empty(), children: AtomicPtr::new(ptr::null_mut()) };
         Slots { home: Arc::new(home), cache, _known: PhantomData }
     }
 }
 
-impl<T> fmt::Debug for Slots<T> {
+impl<P, T> fmt::Debug for Slots<P, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slots").field("cache", &self.cache).finish_non_exhaustive()
     }
 }
 
-impl<T> Home<T> {
+impl<P, T> Home<P, T> {
     /// # Safety
     /// The cache of `guard` is the one that fills these slots.
     pub(crate) unsafe fn parent<'g>(&self, guard: &'g Guard<'_>) -> Option<Found<'g>> {
@@ -153,7 +154,7 @@ impl<T> Home<T> {
 
     /// # Safety
     /// As for [`Home::parent`].
-    pub(crate) unsafe fn children<'g>(&self, guard: &'g Guard<'_>) -> Option<Children<'g, T>> {
+    pub(crate) unsafe fn children<'g>(&self, guard: &'g Guard<'_>) -> Option<Children<'g, P, T>> {
         // SAFETY: an array outlives every guard that was taken before it was taken away, by the contract. Acquire pairs with the
         // Release with which it was put in place.
         let array = unsafe { self.children.load(Ordering::Acquire).as_ref() }?;
@@ -164,7 +165,7 @@ impl<T> Home<T> {
 
     /// Fills the slot of the parent and puts the array in place, unless there is one. The lock of the parent's shard is held, and the
     /// parent is in it.
-    pub(crate) fn swizzle_parent(&self, frame: NonNull<Frame>, array: Box<Array<T>>) {
+    pub(crate) fn swizzle_parent(&self, frame: NonNull<Frame>, array: Box<Array<P, T>>) {
         if self.children.load(Ordering::Relaxed).is_null() {
             self.children.store(Box::into_raw(array), Ordering::Release);
         }
@@ -186,7 +187,7 @@ impl<T> Home<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> Unswizzle for Home<T> {
+impl<P: Send + Sync + 'static, T: Send + Sync + 'static> Unswizzle for Home<P, T> {
     fn unswizzle(&self, number: u32, frame: *mut Frame, _guard: &Guard<'_>) -> Option<Detached> {
         let empty = |slot: &AtomicPtr<Frame>| {
             let leads_there = slot.load(Ordering::Relaxed) == frame;
@@ -214,7 +215,7 @@ impl<T: Send + Sync + 'static> Unswizzle for Home<T> {
     }
 }
 
-impl<T> Drop for Home<T> {
+impl<P, T> Drop for Home<P, T> {
     fn drop(&mut self) {
         // Nobody has the slots any more, so nobody reads in the array.
         if let Some(array) = NonNull::new(self.children.load(Ordering::Acquire)) {
@@ -223,16 +224,21 @@ impl<T> Drop for Home<T> {
     }
 }
 
-impl<T> Array<T> {
+impl<P, T> Array<P, T> {
     /// Bytes of an array of `children`.
     pub(crate) fn bytes(children: usize) -> usize {
-        size_of::<Array<T>>() + children * size_of::<Child<T>>()
+        size_of::<Array<P, T>>() + children * size_of::<Child<T>>()
     }
 
     /// Empty slots; the caller has booked them.
-    pub(crate) fn new(known: impl ExactSizeIterator<Item = T>, accounts: Arc<Accounts>) -> Array<T> {
+    pub(crate) fn new(
+        parent: P,
+        known: impl ExactSizeIterator<Item = T>,
+        accounts: Arc<Accounts>,
+    ) -> Array<P, T> {
         let children = known.map(|known| Child { frame: AtomicPtr::new(ptr::null_mut()), known }).collect();
         Array {
+            parent,
             children,
             accounts,
             #[cfg(loom)]
@@ -241,29 +247,29 @@ impl<T> Array<T> {
     }
 }
 
-impl<T> Drop for Array<T> {
+impl<P, T> Drop for Array<P, T> {
     fn drop(&mut self) {
         #[cfg(loom)]
         self.witness.with_mut(|_| ());
-        self.accounts.rebook(Array::<T>::bytes(self.children.len()), 0);
+        self.accounts.rebook(Array::<P, T>::bytes(self.children.len()), 0);
     }
 }
 
 /// What is known of an extent's children, and the ways to those that are cached; good as long as the hold that it came from.
-pub struct Children<'g, T> {
-    array: &'g Array<T>,
+pub struct Children<'g, P, T> {
+    array: &'g Array<P, T>,
     guard: &'g Guard<'g>,
 }
 
-impl<T> Clone for Children<'_, T> {
+impl<P, T> Clone for Children<'_, P, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Children<'_, T> {}
+impl<P, T> Copy for Children<'_, P, T> {}
 
-impl<'g, T> Children<'g, T> {
+impl<'g, P, T> Children<'g, P, T> {
     /// How many there are.
     #[inline]
     pub fn len(&self) -> usize {
@@ -282,6 +288,12 @@ impl<'g, T> Children<'g, T> {
         let some = &some[..some.len().min(numbers.len())];
         let (first, bytes) = (some.as_ptr().cast::<u8>(), size_of_val(some));
         (0..bytes).step_by(LINE).for_each(|at| prefetch(first.wrapping_add(at)));
+    }
+
+    /// What is known of the parent.
+    #[inline]
+    pub fn parent(&self) -> &'g P {
+        &self.array.parent
     }
 
     /// What is known of one.

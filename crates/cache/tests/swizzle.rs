@@ -27,15 +27,15 @@ fn insert(c: &Cache, key: FrameKey, len: usize) {
 }
 
 /// The extent's parent in the cache, with its slots, and what is known of three children.
-fn extent(c: &Cache) -> Slots<u32> {
+fn extent(c: &Cache) -> Slots<u8, u32> {
     insert(c, PARENT, 100);
     let slots = c.slots();
-    c.hold().swizzle_parent(&slots, PARENT, || Some([10, 11, 12].into_iter()));
+    c.hold().swizzle_parent(&slots, PARENT, || Some((9, [10, 11, 12].into_iter())));
     slots
 }
 
 /// Whether slot `number` leads to its frame.
-fn leads(hold: &Hold<'_>, slots: &Slots<u32>, number: u32) -> bool {
+fn leads(hold: &Hold<'_>, slots: &Slots<u8, u32>, number: u32) -> bool {
     let Some((_, children)) = hold.parent(slots) else { return false };
     hold.child(children, number).is_some_and(|seen| seen.bytes() == content(child(7, number), 4096))
 }
@@ -48,6 +48,7 @@ fn a_slot_leads_to_a_frame_until_that_leaves() {
     let (parent, children) = hold.parent(&slots).unwrap();
     assert_eq!(&*parent, content(PARENT, 100));
     assert_eq!((children.len(), children.known(2), children.known(3)), (3, Some(&12), None));
+    assert_eq!(*children.parent(), 9);
     hold.swizzle_child(&slots, 1, child(7, 1));
     assert!(!leads(&hold, &slots, 1), "what is not in the cache is not swizzled");
     insert(&c, child(7, 1), 4096);
@@ -76,7 +77,7 @@ fn with_their_parent_all_children_are_unswizzled() {
     assert!(hold.find(child(7, 2)).is_some(), "they stay");
     hold.swizzle_child(&slots, 2, child(7, 2));
     insert(&c, PARENT, 100);
-    hold.swizzle_parent(&slots, PARENT, || Some([20, 21, 22].into_iter()));
+    hold.swizzle_parent(&slots, PARENT, || Some((9, [20, 21, 22].into_iter())));
     assert!((0..3).all(|n| !leads(&hold, &slots, n)));
     hold.swizzle_child(&slots, 2, child(7, 2));
     assert!(leads(&hold, &slots, 2));
@@ -108,7 +109,7 @@ fn slots_of_another_cache_lead_nowhere() {
     insert(&other, PARENT, 100);
     let hold = other.hold();
     assert!(hold.parent(&slots).is_none() && hold.section(&slots).is_none());
-    hold.swizzle_parent(&slots, PARENT, || -> Option<std::vec::IntoIter<u32>> { unreachable!() });
+    hold.swizzle_parent(&slots, PARENT, || -> Option<(u8, std::vec::IntoIter<u32>)> { unreachable!() });
     assert!(c.hold().parent(&slots).is_some());
 }
 
@@ -140,12 +141,12 @@ fn the_last_slot_that_was_filled_is_the_one_that_is_emptied() {
 fn arrays_are_paid_for_and_given_back() {
     let c = cache(4 << 20);
     let before = c.stats().bookkeeping_bytes;
-    let many: Vec<Slots<u32>> = (0..50)
+    let many: Vec<Slots<u8, u32>> = (0..50)
         .map(|extent| {
             let key = FrameKey { extent, offset: 1 };
             insert(&c, key, 100);
             let slots = c.slots();
-            c.hold().swizzle_parent(&slots, key, || Some((0..100u32).collect::<Vec<_>>().into_iter()));
+            c.hold().swizzle_parent(&slots, key, || Some((9, (0..100u32).collect::<Vec<_>>().into_iter())));
             slots
         })
         .collect();
@@ -159,7 +160,7 @@ fn arrays_are_paid_for_and_given_back() {
     let full = cache(0);
     insert(&full, PARENT, 10);
     let slots = full.slots();
-    full.hold().swizzle_parent(&slots, PARENT, || Some([1u32].into_iter()));
+    full.hold().swizzle_parent(&slots, PARENT, || Some((9u8, [1u32].into_iter())));
     assert!(full.hold().parent(&slots).is_none(), "where there is no room there are no slots");
 }
 
@@ -176,7 +177,7 @@ fn what_a_slot_leads_to_is_right_and_memory_is_bounded_under_contention() {
     const CHILDREN: u32 = 64;
     let threads = if cfg!(debug_assertions) { 8 } else { 32 };
     let c = cache((EXTENTS * u64::from(CHILDREN) * 4096 / 20) as usize);
-    let slots: Vec<Slots<u32>> = (0..EXTENTS).map(|_| c.slots()).collect();
+    let slots: Vec<Slots<u8, u32>> = (0..EXTENTS).map(|_| c.slots()).collect();
     let parent = |extent| FrameKey { extent, offset: u32::MAX };
     let (by_slot, most) = (AtomicU64::new(0), AtomicUsize::new(0));
     std::thread::scope(|s| {
@@ -195,7 +196,7 @@ fn what_a_slot_leads_to_is_right_and_memory_is_bounded_under_contention() {
                     if c.hold().parent(own).is_none() {
                         let load = || Ok(content(parent(extent), 2000));
                         drop(c.get_or_load(parent(extent), Priority::Index, load).unwrap());
-                        c.hold().swizzle_parent(own, parent(extent), || Some(0..CHILDREN));
+                        c.hold().swizzle_parent(own, parent(extent), || Some((9, 0..CHILDREN)));
                     }
                     let hold = c.hold();
                     let seen = hold.parent(own).and_then(|(seen, children)| {

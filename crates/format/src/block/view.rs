@@ -254,6 +254,14 @@ impl<'a> Block<'a> {
         self.shape.leaf_records
     }
 
+    /// Where the directory has these leaves' offsets, as far as there are such leaves.
+    #[inline]
+    fn offsets(&self, leaves: Range<u32>) -> &'a [u8] {
+        let width = if self.shape.wide { 4 } else { 2 };
+        let (from, to) = (leaves.start.min(self.shape.leaves), leaves.end.min(self.shape.leaves));
+        self.slice(self.shape.directory + from * width, self.shape.directory + to * width)
+    }
+
     /// Where the first record of `leaf` lies.
     #[inline]
     pub(crate) fn leaf_start(&self, leaf: u32) -> Result<u32> {
@@ -401,7 +409,11 @@ impl<'a> Block<'a> {
     /// number. Looks at no key where numbers differ.
     #[inline]
     pub(super) fn leaves_before_own(&self, key: &[u8], seq: Seq) -> Result<u32> {
-        let among = if self.shape.nodes == 0 { (0, self.shape.leaves) } else { self.bracket(key, |_| ()) };
+        let among = match self.shape.nodes {
+            0 => (0, self.shape.leaves),
+            // While the node tells the leaf, the offsets of all under it come near.
+            _ => self.bracket(key, |leaves| simd::prefetch(self.offsets(leaves))),
+        };
         self.leaves_before_among(among, key, seq, false)
     }
 

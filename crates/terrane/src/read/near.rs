@@ -6,13 +6,15 @@ use std::ops::Range;
 
 use terrane_base::{Result, Seq};
 use terrane_cache::{Cache, Children, FrameKey, Hold, Seen, Swizzling};
+use terrane_format::block::BlockShape;
 use terrane_format::extent::Index;
 
 use crate::levels::{Extent, Known};
 use crate::read::blocks::Part;
 
-/// Bytes at a block's end that a search looks at first: the trailer, and the root of the directory.
-const SEARCHED_FIRST: u32 = 24 + 128;
+/// Bytes at a block's end that a search looks at first: the trailer, the root of the directory, and in front of that the offsets of
+/// leaves that have no nodes above them.
+const SEARCHED_FIRST: u32 = 24 + 128 + 64;
 
 /// An extent whose index is in memory, for as long as the hold.
 #[derive(Clone, Copy)]
@@ -21,7 +23,7 @@ pub(crate) struct Near<'h> {
     cache: &'h Cache,
     extent: &'h Extent,
     index: Seen<'h>,
-    blocks: Children<'h, Known>,
+    blocks: Children<'h, BlockShape, Known>,
 }
 
 impl<'h> Near<'h> {
@@ -45,7 +47,8 @@ impl<'h> Near<'h> {
     pub(crate) fn position(&self, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
         // While the search finds out which one it is, the slots come near.
         let soon = |some: Range<u32>| self.hold.prefetch_slots(self.blocks, some);
-        Index::parse(self.index.bytes())?.position_telling(key, seq, soon)
+        let index = Index::over(self.blocks.parent().over(self.index.bytes())?);
+        index.position_telling(key, seq, soon)
     }
 
     /// What is known of block `number`.
@@ -101,10 +104,9 @@ fn swizzle_index(extent: &Extent, cache: &Cache, hold: &Hold<'_>) -> Option<()> 
     }
     let key = Part::Index.key(extent);
     let index = hold.find(key)?;
-    let handles = || Index::parse(index.bytes()).and_then(|index| index.handles()).ok();
     hold.swizzle_parent(extent.slots(cache), key, || {
-        let known = handles()?.into_iter().map(Known::from);
-        Some(known)
+        let index = Index::parse(index.bytes()).ok()?;
+        Some((index.shape(), index.handles().ok()?.into_iter().map(Known::from)))
     });
     Some(())
 }

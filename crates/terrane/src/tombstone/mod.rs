@@ -38,6 +38,7 @@ mod tests;
 mod tree;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -66,6 +67,8 @@ pub(crate) enum During<'a> {
 /// The range tombstones of one memtable.
 #[derive(Debug)]
 pub(crate) struct MemTombstones {
+    /// Whether there has been any: most memtables have none, and every read asks. Set before the first one's sequence is published.
+    any: AtomicBool,
     pictures: ArcSwapOption<Pictures>,
     account: Arc<Account>,
     writer: Mutex<Writer>,
@@ -83,6 +86,7 @@ impl MemTombstones {
         let account = Account::new(budget);
         let make = Maker::new(account.clone());
         MemTombstones {
+            any: AtomicBool::new(false),
             pictures: ArcSwapOption::empty(),
             account,
             writer: Mutex::new(Writer { make, most: FEW }),
@@ -126,6 +130,7 @@ impl MemTombstones {
             }
         };
         self.pictures.store(Some(Arc::new(next)));
+        self.any.store(true, Ordering::Release);
         drop(writer);
         // Here, and not under the lock, goes what nobody shares.
         drop(old);
@@ -135,6 +140,9 @@ impl MemTombstones {
     /// The newest tombstone that covers `key` for a reader at `seq`, 0 if none does; `None` if that is not known any more.
     #[inline]
     pub(crate) fn covering(&self, key: &[u8], seq: Seq) -> Option<Seq> {
+        if !self.any.load(Ordering::Acquire) {
+            return Some(0);
+        }
         match &*self.pictures.load() {
             None => Some(0),
             Some(all) => all.at(seq).map(|p| p.covering(key)),

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use terrane_base::{Error, Result};
 use terrane_cache::{Cache, Slots};
-use terrane_format::block::{Compression, decompress, set_sequence};
+use terrane_format::block::{BlockShape, Compression, decompress, set_sequence};
 use terrane_format::checksum::crc;
 use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
 use terrane_format::tombstone::RangeTombstones;
@@ -40,7 +40,7 @@ pub(crate) struct Extent {
     tombstones: OnceLock<Arc<RangeTombstones>>,
     reclaimer: Arc<Reclaimer>,
     obsolete: AtomicBool,
-    slots: OnceLock<Slots<Known>>,
+    slots: OnceLock<Slots<BlockShape, Known>>,
 }
 
 /// What a search needs to know of a block that memory holds, from its index entry.
@@ -85,9 +85,9 @@ impl Extent {
         })
     }
 
-    /// The ways to its frames in `cache`, which is always the same one.
+    /// The ways to its frames in `cache`, which is always the same one. Of its index the shape is known.
     #[inline]
-    pub(crate) fn slots(&self, cache: &Cache) -> &Slots<Known> {
+    pub(crate) fn slots(&self, cache: &Cache) -> &Slots<BlockShape, Known> {
         self.slots.get_or_init(|| cache.slots())
     }
 
