@@ -348,6 +348,11 @@ impl<'a> Block<'a> {
             [_, shared, suffix, value, ..] if (shared | suffix | value) < 0x80 => {
                 Ok(Lens { header: 4, shared: shared.into(), suffix: suffix.into(), value: value.into() })
             }
+            // Values of 128 bytes to 16 KiB.
+            [_, shared, suffix, low, high, ..] if (shared | suffix | high) < 0x80 => {
+                let value = u32::from(low & 0x7f) | u32::from(high) << 7;
+                Ok(Lens { header: 5, shared: shared.into(), suffix: suffix.into(), value })
+            }
             _ => {
                 let r = self.record_at(at)?;
                 let (suffix, value) = (r.value - r.suffix, r.next - r.value);
