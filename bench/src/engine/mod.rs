@@ -23,24 +23,16 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// An engine's name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     Terrane,
     /// Terrane without what makes reads from memory fast: restart arrays, no vector instructions, every block found by hash
-    #[value(name = "terrane-plain")]
-    #[serde(rename = "terrane-plain")]
     TerranePlain,
     /// terrane-plain with directories of two layers
-    #[value(name = "terrane-layers")]
-    #[serde(rename = "terrane-layers")]
     TerraneLayers,
     /// terrane-layers with vector instructions
-    #[value(name = "terrane-vectors")]
-    #[serde(rename = "terrane-vectors")]
     TerraneVectors,
     /// terrane-vectors with indexes and filters found by direct pointer; terrane has data blocks so too
-    #[value(name = "terrane-indexes")]
-    #[serde(rename = "terrane-indexes")]
     TerraneIndexes,
     #[cfg(feature = "peers")]
     Rocksdb,

@@ -154,7 +154,7 @@ impl Cache {
         Some(f(found.bytes()))
     }
 
-    /// The same, but swizzling no more than that.
+    /// This cache, but swizzling no more than that.
     #[must_use]
     pub fn with_swizzling(self, swizzling: Swizzling) -> Cache {
         Cache { swizzling, ..self }

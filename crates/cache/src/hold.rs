@@ -83,26 +83,25 @@ impl<'c> Hold<'c> {
         }
     }
 
-    /// Has the parent, if its frame is in the cache, found by its slot from now on, and so each child that is swizzled then. `known`
-    /// gives what is known of it, and of each child.
+    /// Has the parent, if its frame is in the cache, found by its slot from now on, and so each of so many
+    /// children that is swizzled then. `known` gives what is known of it, and of each child; it is called if there is room for that.
     pub fn swizzle_parent<P, T, I>(
         &self,
         slots: &Slots<P, T>,
         key: FrameKey,
+        children: usize,
         known: impl FnOnce() -> Option<(P, I)>,
     ) where
         P: Send + Sync + 'static,
         T: Send + Sync + 'static,
-        I: ExactSizeIterator<Item = T>,
+        I: Iterator<Item = T>,
     {
-        let Some((parent, known)) = self.may_fill(slots, Swizzling::Parents).then(known).flatten() else {
-            return;
-        };
-        let accounts = self.cache.accounts();
-        if !accounts.book(Array::<P, T>::bytes(known.len())) {
+        let (accounts, booked) = (self.cache.accounts(), Array::<P, T>::bytes(children));
+        if !self.may_fill(slots, Swizzling::Parents) || !accounts.book(booked) {
             return;
         }
-        let array = Box::new(Array::new(parent, known, accounts.clone()));
+        let Some((parent, known)) = known() else { return accounts.rebook(booked, 0) };
+        let array = Box::new(Array::new(parent, known, booked, accounts.clone()));
         let home = &slots.home;
         self.cache
             .swizzle(key, &self.guard, (home.clone(), PARENT), |frame| home.swizzle_parent(frame, array));

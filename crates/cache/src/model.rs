@@ -41,6 +41,15 @@ impl World {
         loom::sync::Arc::new(World { shard, domain: Domain::new(), accounts, home })
     }
 
+    /// One whose parent is here and swizzled, and `A` here.
+    fn with_parent() -> loom::sync::Arc<World> {
+        let world = World::new();
+        world.enter(P);
+        world.swizzle_parent();
+        world.enter(A);
+        world
+    }
+
     fn enter(&self, key: FrameKey) {
         // The stand-in's guards synchronise. The frame is made after, so that only its publication orders it.
         let guard = self.domain.pin();
@@ -72,7 +81,7 @@ impl World {
         let guard = self.domain.pin();
         let bytes = Array::<(), ()>::bytes(2);
         self.accounts.rebook(0, bytes);
-        let array = Box::new(Array::new((), [(), ()].into_iter(), self.accounts.clone()));
+        let array = Box::new(Array::new((), [(), ()].into_iter(), bytes, self.accounts.clone()));
         let (at, home) = ((P, P.hash()), &self.home);
         let fill = |frame| home.swizzle_parent(frame, array);
         let detached = self.shard.swizzle(at, &guard, (home.clone(), PARENT), fill);
@@ -154,10 +163,7 @@ fn model_an_entering_frame_is_seen_whole_or_not_at_all() {
 #[test]
 fn model_a_child_that_is_read_by_its_slot_is_never_freed_or_foreign() {
     explore(|| {
-        let world = World::new();
-        world.enter(P);
-        world.swizzle_parent();
-        world.enter(A);
+        let world = World::with_parent();
         assert!(world.read_child(0, A));
         let w = world.clone();
         let reader = loom::thread::spawn(move || w.read_child(0, A));
@@ -171,10 +177,7 @@ fn model_a_child_that_is_read_by_its_slot_is_never_freed_or_foreign() {
 #[test]
 fn model_a_child_that_is_swizzled_while_it_leaves_leaves_no_pointer_behind() {
     explore(|| {
-        let world = World::new();
-        world.enter(P);
-        world.swizzle_parent();
-        world.enter(A);
+        let world = World::with_parent();
         let w = world.clone();
         let reader = loom::thread::spawn(move || w.read_child(0, A));
         world.remove(A);
@@ -187,10 +190,7 @@ fn model_a_child_that_is_swizzled_while_it_leaves_leaves_no_pointer_behind() {
 #[test]
 fn model_children_are_unswizzled_with_their_parent_and_swizzled_again_in_the_next_array() {
     explore(|| {
-        let world = World::new();
-        world.enter(P);
-        world.swizzle_parent();
-        world.enter(A);
+        let world = World::with_parent();
         let w = world.clone();
         let reader = loom::thread::spawn(move || w.read_child(0, A));
         world.remove(P);
@@ -206,10 +206,7 @@ fn model_children_are_unswizzled_with_their_parent_and_swizzled_again_in_the_nex
 #[test]
 fn model_a_child_and_its_parent_leave_at_the_same_time() {
     explore(|| {
-        let world = World::new();
-        world.enter(P);
-        world.swizzle_parent();
-        world.enter(A);
+        let world = World::with_parent();
         assert!(world.read_child(0, A));
         let (w, v) = (world.clone(), world.clone());
         let reader = loom::thread::spawn(move || w.read_child(0, A));

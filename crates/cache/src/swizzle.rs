@@ -82,6 +82,8 @@ pub(crate) struct Home<P, T> {
 pub(crate) struct Array<P, T> {
     parent: P,
     children: Box<[Child<T>]>,
+    /// Bytes that the accounts know of.
+    booked: usize,
     accounts: Arc<Accounts>,
     /// Stands for the memory in models: loom reports a read that races with its release.
     #[cfg(loom)]
@@ -230,16 +232,18 @@ impl<P, T> Array<P, T> {
         size_of::<Array<P, T>>() + children * size_of::<Child<T>>()
     }
 
-    /// Empty slots; the caller has booked them.
+    /// Empty slots, for which the caller has booked that many bytes.
     pub(crate) fn new(
         parent: P,
-        known: impl ExactSizeIterator<Item = T>,
+        known: impl Iterator<Item = T>,
+        booked: usize,
         accounts: Arc<Accounts>,
     ) -> Array<P, T> {
         let children = known.map(|known| Child { frame: AtomicPtr::new(ptr::null_mut()), known }).collect();
         Array {
             parent,
             children,
+            booked,
             accounts,
             #[cfg(loom)]
             witness: terrane_base::sync::cell::UnsafeCell::new(()),
@@ -251,7 +255,7 @@ impl<P, T> Drop for Array<P, T> {
     fn drop(&mut self) {
         #[cfg(loom)]
         self.witness.with_mut(|_| ());
-        self.accounts.rebook(Array::<P, T>::bytes(self.children.len()), 0);
+        self.accounts.rebook(self.booked, 0);
     }
 }
 

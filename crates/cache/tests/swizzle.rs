@@ -30,7 +30,7 @@ fn insert(c: &Cache, key: FrameKey, len: usize) {
 fn extent(c: &Cache) -> Slots<u8, u32> {
     insert(c, PARENT, 100);
     let slots = c.slots();
-    c.hold().swizzle_parent(&slots, PARENT, || Some((9, [10, 11, 12].into_iter())));
+    c.hold().swizzle_parent(&slots, PARENT, 3, || Some((9, [10, 11, 12].into_iter())));
     slots
 }
 
@@ -77,7 +77,7 @@ fn with_their_parent_all_children_are_unswizzled() {
     assert!(hold.find(child(7, 2)).is_some(), "they stay");
     hold.swizzle_child(&slots, 2, child(7, 2));
     insert(&c, PARENT, 100);
-    hold.swizzle_parent(&slots, PARENT, || Some((9, [20, 21, 22].into_iter())));
+    hold.swizzle_parent(&slots, PARENT, 3, || Some((9, [20, 21, 22].into_iter())));
     assert!((0..3).all(|n| !leads(&hold, &slots, n)));
     hold.swizzle_child(&slots, 2, child(7, 2));
     assert!(leads(&hold, &slots, 2));
@@ -109,7 +109,7 @@ fn slots_of_another_cache_lead_nowhere() {
     insert(&other, PARENT, 100);
     let hold = other.hold();
     assert!(hold.parent(&slots).is_none() && hold.section(&slots).is_none());
-    hold.swizzle_parent(&slots, PARENT, || -> Option<(u8, std::vec::IntoIter<u32>)> { unreachable!() });
+    hold.swizzle_parent(&slots, PARENT, 1, || -> Option<(u8, std::vec::IntoIter<u32>)> { unreachable!() });
     assert!(c.hold().parent(&slots).is_some());
 }
 
@@ -146,7 +146,8 @@ fn arrays_are_paid_for_and_given_back() {
             let key = FrameKey { extent, offset: 1 };
             insert(&c, key, 100);
             let slots = c.slots();
-            c.hold().swizzle_parent(&slots, key, || Some((9, (0..100u32).collect::<Vec<_>>().into_iter())));
+            c.hold()
+                .swizzle_parent(&slots, key, 100, || Some((9, (0..100u32).collect::<Vec<_>>().into_iter())));
             slots
         })
         .collect();
@@ -160,7 +161,7 @@ fn arrays_are_paid_for_and_given_back() {
     let full = cache(0);
     insert(&full, PARENT, 10);
     let slots = full.slots();
-    full.hold().swizzle_parent(&slots, PARENT, || Some((9u8, [1u32].into_iter())));
+    full.hold().swizzle_parent(&slots, PARENT, 1, || Some((9u8, [1u32].into_iter())));
     assert!(full.hold().parent(&slots).is_none(), "where there is no room there are no slots");
 }
 
@@ -196,7 +197,9 @@ fn what_a_slot_leads_to_is_right_and_memory_is_bounded_under_contention() {
                     if c.hold().parent(own).is_none() {
                         let load = || Ok(content(parent(extent), 2000));
                         drop(c.get_or_load(parent(extent), Priority::Index, load).unwrap());
-                        c.hold().swizzle_parent(own, parent(extent), || Some((9, 0..CHILDREN)));
+                        c.hold().swizzle_parent(own, parent(extent), CHILDREN as usize, || {
+                            Some((9, 0..CHILDREN))
+                        });
                     }
                     let hold = c.hold();
                     let seen = hold.parent(own).and_then(|(seen, children)| {

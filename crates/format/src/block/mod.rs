@@ -49,6 +49,7 @@ pub use cursor::{BlockCursor, Peek};
 pub use lookup::get;
 pub(crate) use lookup::{Floor, floor, floor_position};
 pub use simd::Simd;
+pub use two_layer::significant;
 pub use view::{Block, BlockShape, set_sequence};
 
 /// Most leaves of a block.

@@ -34,9 +34,10 @@ pub(super) const ALIGNMENT: usize = NODE;
 
 const _: () = assert!(MAX_LEAVES == INNER * ROOT);
 
-/// What is significant of `key` behind a prefix of that length.
+/// What is significant of `key` behind a prefix of that length: the eight bytes there as a number that sorts as they do; where the key
+/// ends they are zeros.
 #[inline]
-pub(super) fn significant(key: &[u8], prefix: usize) -> u64 {
+pub fn significant(key: &[u8], prefix: usize) -> u64 {
     let rest = key.get(prefix..).unwrap_or_default();
     match rest.first_chunk::<8>() {
         Some(eight) => u64::from_be_bytes(*eight),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use terrane_base::{Error, Result, Seq};
 
 use super::{BlockHandle, BlockSpan, ExtentMeta};
-use crate::block::{Block, BlockCursor, BlockShape, Floor, floor, floor_position};
+use crate::block::{Block, BlockCursor, Floor, floor, floor_position};
 
 /// An extent's index over borrowed bytes.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +37,6 @@ impl<'a> Index<'a> {
     /// As [`Block::parse`].
     pub fn parse(bytes: &'a [u8]) -> Result<Index<'a>> {
         Ok(Index { block: Block::parse(bytes)? })
-    }
-
-    /// [`crate::block::Block::shape`] of the block.
-    pub fn shape(&self) -> BlockShape {
-        self.block.shape()
     }
 
     /// The index over a block that was parsed before (see [`crate::block::BlockShape`]).

@@ -104,9 +104,9 @@ fn swizzle_index(extent: &Extent, cache: &Cache, hold: &Hold<'_>) -> Option<()> 
     }
     let key = Part::Index.key(extent);
     let index = hold.find(key)?;
-    hold.swizzle_parent(extent.slots(cache), key, || {
-        let index = Index::parse(index.bytes()).ok()?;
-        Some((index.shape(), index.handles().ok()?.into_iter().map(Known::from)))
+    let index = Index::parse(index.bytes()).ok()?;
+    hold.swizzle_parent(extent.slots(cache), key, index.len() as usize, || {
+        Some((index.block().shape(), index.handles().ok()?.into_iter().map(Known::from)))
     });
     Some(())
 }

@@ -10,6 +10,7 @@ mod tests;
 use std::sync::Arc;
 
 use terrane_base::{Error, Result};
+use terrane_format::block::significant;
 
 pub(crate) use part::ExtentRef;
 
@@ -21,7 +22,7 @@ pub(crate) struct Run {
     refs: Vec<Arc<ExtentRef>>,
     /// Bytes that all lower bounds begin with.
     shared: usize,
-    /// [`head`] of each lower bound.
+    /// [`significant`] of each lower bound.
     heads: Vec<u64>,
     totals: Totals,
     /// What [`Run::bytes`] was when the run came to be, or was opened.
@@ -36,15 +37,6 @@ struct Totals {
     bytes: u64,
     rows: u64,
     deletes: u64,
-}
-
-/// The eight bytes behind `shared`, as a number that sorts as they do; shorter keys are padded with zeros.
-fn head(key: &[u8], shared: usize) -> u64 {
-    let mut bytes = [0; 8];
-    let rest = key.get(shared..).unwrap_or_default();
-    let n = rest.len().min(8);
-    bytes[..n].copy_from_slice(&rest[..n]);
-    u64::from_be_bytes(bytes)
 }
 
 impl Run {
@@ -65,7 +57,7 @@ impl Run {
             (Some(a), Some(b)) => a.lo.iter().zip(&b.lo).take_while(|(x, y)| x == y).count(),
             _ => 0,
         };
-        let heads = refs.iter().map(|r| head(&r.lo, shared)).collect();
+        let heads = refs.iter().map(|r| significant(&r.lo, shared)).collect();
         let totals = Totals::of(&refs);
         let trimmed = (0..).zip(&refs).filter(|(_, r)| r.is_trimmed()).map(|(at, _)| at).collect();
         let has_tombstones = refs.iter().any(|r| r.extent.meta.has_tombstones);
@@ -96,7 +88,7 @@ impl Run {
             std::cmp::Ordering::Less => 0,
             std::cmp::Ordering::Greater => self.refs.len(),
             std::cmp::Ordering::Equal => {
-                let wanted = head(key, self.shared);
+                let wanted = significant(key, self.shared);
                 let from = self.heads.partition_point(|h| *h < wanted);
                 let same = self.heads[from..].partition_point(|h| *h == wanted);
                 from + self.refs[from..from + same].partition_point(|r| *r.lo <= *key)
