@@ -21,14 +21,13 @@
 use std::ops::Range;
 
 use super::MAX_LEAVES;
-use super::simd::{NODE, rank, rank_of_two};
+use super::simd::{NODE, rank};
 
 /// Leaves of an inner node.
 const INNER: usize = 8;
 /// Entries of the root.
 const ROOT: usize = 2 * INNER;
-/// Bytes of the root.
-pub(super) const ROOT_BYTES: usize = 2 * NODE;
+const ROOT_NODES: usize = ROOT / INNER;
 /// Nodes begin at multiples of it.
 pub(super) const ALIGNMENT: usize = NODE;
 
@@ -52,7 +51,7 @@ fn inner_nodes(leaves: usize) -> usize {
 
 /// Bytes of the nodes over `leaves` leaves, of which there are 128 at most.
 pub(super) fn nodes_len(leaves: usize) -> usize {
-    inner_nodes(leaves) * NODE + ROOT_BYTES
+    (inner_nodes(leaves) + ROOT_NODES) * NODE
 }
 
 /// Appends the nodes over leaves with these numbers.
@@ -79,17 +78,17 @@ fn append_padded(out: &mut Vec<u8>, numbers: &[u64], len: usize) {
 /// greater than `leaves`. `soon` is told of the leaves under the node that is looked at last, before it is.
 #[inline]
 pub(super) fn bracket(nodes: &[u8], leaves: u32, x: u64, soon: impl FnOnce(Range<u32>)) -> (u32, u32) {
-    let Some(root) = nodes.last_chunk::<ROOT_BYTES>() else { return (0, leaves) };
-    let top = rank_of_two(root, x);
+    let (nodes, _) = nodes.as_chunks::<NODE>();
+    let Some(root) = nodes.last_chunk::<ROOT_NODES>() else { return (0, leaves) };
+    let top = rank(root, x);
     if leaves as usize <= ROOT {
         let last = top.not_greater.min(leaves);
         return (top.less.min(last), last);
     }
     let groups = inner_nodes(leaves as usize) as u32;
     let within = |group: u32| {
-        let at = group as usize * NODE;
-        let node = nodes.get(at..).and_then(|n| n.first_chunk::<NODE>());
-        (group * INNER as u32, node.map(|node| rank(node, x)))
+        let node = nodes.get(group as usize);
+        (group * INNER as u32, node.map(|node| rank(std::array::from_ref(node), x)))
     };
     // Leaves before the group that begins last are no matter; those of it are ranked by its node.
     let (less, not_greater) = (top.less.min(groups), top.not_greater.min(groups));
