@@ -349,7 +349,7 @@ impl SubtableOptions {
     }
 
     /// The search structure of blocks that are written from now on; default [`DirectoryKind::TwoLayer`], which finds a record in
-    /// memory with fewer loads and takes some 2 % more space. With [`DirectoryKind::RestartArray`] leaves are larger.
+    /// memory with fewer loads and takes a little more space. With [`DirectoryKind::RestartArray`] leaves are larger.
     #[must_use]
     pub fn directory(mut self, directory: DirectoryKind) -> Self {
         self.directory = directory;
