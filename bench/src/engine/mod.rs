@@ -34,6 +34,10 @@ pub(crate) enum Kind {
     TerraneVectors,
     /// terrane-vectors with indexes and filters found by direct pointer; terrane has data blocks so too
     TerraneIndexes,
+    /// terrane, each thread bound to a processor and reading by a reader of its own
+    TerraneReader,
+    /// terrane, asked through the lanes of an executor
+    TerraneCores,
     #[cfg(feature = "peers")]
     Rocksdb,
     #[cfg(feature = "peers")]
@@ -60,6 +64,8 @@ impl Kind {
             Kind::TerraneLayers => "terrane-layers",
             Kind::TerraneVectors => "terrane-vectors",
             Kind::TerraneIndexes => "terrane-indexes",
+            Kind::TerraneReader => "terrane-reader",
+            Kind::TerraneCores => "terrane-cores",
             #[cfg(feature = "peers")]
             Kind::Rocksdb => "rocksdb",
             #[cfg(feature = "peers")]
@@ -75,7 +81,13 @@ impl Kind {
         use Kind as K;
         matches!(
             self,
-            K::Terrane | K::TerranePlain | K::TerraneLayers | K::TerraneVectors | K::TerraneIndexes
+            K::Terrane
+                | K::TerranePlain
+                | K::TerraneLayers
+                | K::TerraneVectors
+                | K::TerraneIndexes
+                | K::TerraneReader
+                | K::TerraneCores
         )
     }
 
@@ -242,7 +254,9 @@ pub(crate) fn open(
         | Kind::TerranePlain
         | Kind::TerraneLayers
         | Kind::TerraneVectors
-        | Kind::TerraneIndexes => Box::new(terrane::Terrane::open(dir, settings, entrant)?),
+        | Kind::TerraneIndexes
+        | Kind::TerraneReader
+        | Kind::TerraneCores => Box::new(terrane::Terrane::open(dir, settings, entrant)?),
         #[cfg(feature = "peers")]
         Kind::Rocksdb => {
             let (own, kib) = (&peers.rocksdb, entrant.block_kib.unwrap_or(16));

@@ -1,11 +1,14 @@
 //! Terrane.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::json;
 use terrane::{
-    Compression, Db, DirectoryKind, Durability, Isolation, LockWait, Options, ReadOptions, Simd, Subtable,
-    SubtableOptions, Swizzling, Transaction, TransactionOptions, Tuning, WriteBatch,
+    Compression, Db, DirectoryKind, Durability, Executor, ExecutorOptions, Isolation, Lane, LockWait,
+    Options, ReadOptions, Reader, Simd, Subtable, SubtableOptions, Swizzling, Taken, Transaction,
+    TransactionOptions, Tuning, WriteBatch,
 };
 
 use crate::Failure;
@@ -13,9 +16,25 @@ use crate::data::table_of;
 use crate::engine::{Ending, Engine, Entrant, Kind, LOCK_WAIT, Outcome, Script, Session, Step};
 use crate::settings::{self, Settings};
 
+/// Requests of a session that an executor's core has at once.
+const LANE_DEPTH: usize = 256;
+
 pub(crate) struct Terrane {
     db: Db,
     tables: Vec<Subtable>,
+    way: Way,
+    /// Sessions so far.
+    sessions: AtomicUsize,
+}
+
+/// How a session reads.
+enum Way {
+    /// As any thread.
+    Plain,
+    /// By a reader of its own, on one of these processors.
+    Reader(Vec<usize>),
+    /// By asking an executor.
+    Cores(Executor),
 }
 
 /// What an entrant does without.
@@ -52,13 +71,27 @@ impl Terrane {
             // From the first one on, writes that are none take locks.
             db.begin(TransactionOptions::new())?.rollback();
         }
-        Ok(Terrane { db, tables })
+        let way = match entrant.kind {
+            Kind::TerraneReader => Way::Reader(processors()?),
+            Kind::TerraneCores => Way::Cores(db.executor(ExecutorOptions::new())?),
+            _ => Way::Plain,
+        };
+        Ok(Terrane { db, tables, way, sessions: AtomicUsize::new(0) })
     }
 }
 
 impl Engine for Terrane {
     fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
-        Ok(Box::new(Handle { db: &self.db, tables: self.tables.clone() }))
+        let way = match &self.way {
+            Way::Plain => Own::Nothing,
+            Way::Reader(processors) => {
+                let number = self.sessions.fetch_add(1, Ordering::Relaxed);
+                bind(processors[number % processors.len()])?;
+                Own::Reader(self.db.reader())
+            }
+            Way::Cores(executor) => Own::Lane(executor.lane(LANE_DEPTH)?),
+        };
+        Ok(Box::new(Handle { db: &self.db, tables: self.tables.clone(), way }))
     }
 
     fn settle(&self) -> Result<(), Failure> {
@@ -104,8 +137,8 @@ impl Engine for Terrane {
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {
-        let Terrane { db, tables } = *self;
-        drop(tables);
+        let Terrane { db, tables, way, .. } = *self;
+        drop((tables, way));
         Ok(db.close()?)
     }
 }
@@ -113,6 +146,57 @@ impl Engine for Terrane {
 struct Handle<'a> {
     db: &'a Db,
     tables: Vec<Subtable>,
+    way: Own<'a>,
+}
+
+/// What a session reads by.
+enum Own<'a> {
+    Nothing,
+    Reader(Reader<'a>),
+    Lane(Lane),
+}
+
+/// The processors on which this process may run.
+fn processors() -> Result<Vec<usize>, Failure> {
+    let may = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&n| may.is_set(n)).collect())
+}
+
+/// Binds the calling thread to a processor.
+fn bind(processor: usize) -> Result<(), Failure> {
+    let mut only = CpuSet::new();
+    only.set(processor);
+    Ok(sched_setaffinity(None, &only)?)
+}
+
+/// Asks the cores for these keys, all at once, and shows the values to `see`; says how many there are.
+fn ask<'k>(
+    lane: &mut Lane,
+    keys: impl Iterator<Item = (&'k Subtable, &'k [u8])>,
+    see: &mut dyn FnMut(&[u8]),
+) -> terrane::Result<u64> {
+    let (mut found, mut failed) = (0, None);
+    let mut take = |lane: &mut Lane| {
+        lane.answers(|_, outcome| match outcome {
+            Ok(Some(value)) => {
+                see(value);
+                found += 1;
+            }
+            Ok(None) => {}
+            Err(e) => failed = Some(e),
+        })
+    };
+    for (token, (table, key)) in (0..).zip(keys) {
+        while lane.get(table, key, token)? == Taken::Full {
+            lane.wait()?;
+            take(lane);
+        }
+    }
+    while lane.under_way() > 0 {
+        lane.wait()?;
+        take(lane);
+    }
+    failed.map_or(Ok(found), Err)
 }
 
 impl Handle<'_> {
@@ -150,10 +234,19 @@ impl Session for Handle<'_> {
     }
 
     fn get(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure> {
-        Ok(self.of(key).get_with(key, |v| see(v))?.is_some())
+        let table = &self.tables[table_of(key, self.tables.len())];
+        Ok(match &mut self.way {
+            Own::Nothing => table.get_with(key, see)?.is_some(),
+            Own::Reader(reader) => reader.get_with(table, key, see)?.is_some(),
+            Own::Lane(lane) => ask(lane, [(table, key)].into_iter(), see)? == 1,
+        })
     }
 
     fn multi_get(&mut self, keys: &[Vec<u8>], see: &mut dyn FnMut(&[u8])) -> Result<u64, Failure> {
+        if let Own::Lane(lane) = &mut self.way {
+            let table = |key: &[u8]| &self.tables[table_of(key, self.tables.len())];
+            return Ok(ask(lane, keys.iter().map(|key| (table(key), &key[..])), see)?);
+        }
         let values = self.only()?.multi_get(keys)?;
         values.iter().flatten().for_each(|v| see(v));
         Ok(values.iter().flatten().count() as u64)

@@ -23,9 +23,10 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
             overwrite(lane, lane.course.settings.sync)
         }
         Workload::CommitMixed => overwrite(lane, thread.is_multiple_of(2)),
-        Workload::Readrandom | Workload::Readwhilewriting => read(lane, true),
+        Workload::Readrandom | Workload::Readwhilewriting => read(lane, any_key),
+        Workload::Readown => read(lane, |lane| own_key(lane, thread)),
         Workload::Multiget => read_many(lane),
-        Workload::Readmissing => read(lane, false),
+        Workload::Readmissing => read_missing(lane),
         Workload::Seekrandom => seek(lane, SEEK_RECORDS),
         Workload::Seek => seek(lane, 1),
         Workload::Scan => scan(lane),
@@ -63,6 +64,21 @@ fn any_key(lane: &mut Lane<'_>) -> u64 {
     record
 }
 
+/// As [`any_key`], of a table that no other thread reads.
+fn own_key(lane: &mut Lane<'_>, thread: u64) -> u64 {
+    let (tables, threads) = (lane.course.settings.tables, lane.course.plan.threads.max(1));
+    let own = (tables + threads - 1 - thread % threads) / threads;
+    let table = match own {
+        // More threads than tables: some share one.
+        0 => thread % tables,
+        _ => thread % threads + threads * lane.random.below(own),
+    };
+    let of_table = (lane.course.settings.records + tables - 1 - table) / tables;
+    let record = table + tables * lane.random.below(of_table.max(1));
+    lane.course.data.key(record, &mut lane.key);
+    record
+}
+
 fn put(lane: &mut Lane<'_>, sync: bool) -> Result<(), Failure> {
     let record = any_key(lane);
     let value = lane.course.data.value(record, lane.random.next());
@@ -80,17 +96,26 @@ fn delete(lane: &mut Lane<'_>) -> Result<(), Failure> {
     })
 }
 
-fn read(lane: &mut Lane<'_>, present: bool) -> Result<(), Failure> {
+/// Looks records up, each where `pick` has put its key.
+fn read(lane: &mut Lane<'_>, pick: impl Fn(&mut Lane<'_>) -> u64) -> Result<(), Failure> {
     let want = lane.course.settings.value_bytes;
     lane.each(|lane| {
-        let record = any_key(lane);
-        if !present {
-            lane.course.data.missing(record, &mut lane.key);
+        let record = pick(lane);
+        let mut bytes = None;
+        let found = lane.session.get(&lane.key, &mut |v| bytes = Some(v.len()))?;
+        if !found || bytes != Some(want) {
+            return Err(format!("record {record}: found {found} with {bytes:?} bytes").into());
         }
-        let mut bytes = want;
-        let found = lane.session.get(&lane.key, &mut |v| bytes = v.len())?;
-        if found != present || bytes != want {
-            return Err(format!("record {record}: found {found} with {bytes} bytes").into());
+        Ok(())
+    })
+}
+
+fn read_missing(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    lane.each(|lane| {
+        let record = any_key(lane);
+        lane.course.data.missing(record, &mut lane.key);
+        if lane.session.get(&lane.key, &mut |_| ())? {
+            return Err(format!("found what is not there, behind record {record}").into());
         }
         Ok(())
     })
@@ -128,7 +153,7 @@ fn compact(lane: &mut Lane<'_>) -> Result<(), Failure> {
 /// Sees that what was written is there: the time it takes does not count.
 fn look(lane: &mut Lane<'_>) -> Result<(), Failure> {
     lane.ops = lane.ops.min(LOOKS);
-    read(lane, true)
+    read(lane, any_key)
 }
 
 fn seek(lane: &mut Lane<'_>, records: u64) -> Result<(), Failure> {

@@ -29,6 +29,8 @@ pub(crate) enum Workload {
     Overwrite,
     /// Keys taken at random, all there
     Readrandom,
+    /// As readrandom, but that each thread has tables for itself
+    Readown,
     /// As readrandom, 64 keys in one call; an operation is a key
     Multiget,
     /// Keys taken at random, none there
@@ -120,6 +122,7 @@ impl Workload {
             Workload::YcsbB | Workload::YcsbD | Workload::YcsbE => 0.05,
             Workload::Readwhilewriting | Workload::CommitMixed | Workload::Deleterandom => 0.0,
             Workload::Readrandom
+            | Workload::Readown
             | Workload::Multiget
             | Workload::Readmissing
             | Workload::Seekrandom

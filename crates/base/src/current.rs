@@ -38,15 +38,37 @@ pub trait Epoch {
 #[derive(Debug)]
 pub struct Current<T> {
     now: Pointer<T>,
+    /// How often it was replaced.
+    changes: AtomicU64,
     epoch: AtomicU64,
     replacing: Mutex<()>,
+}
+
+/// A value that was loaded, and how often it had been replaced before; see [`Current::refresh`].
+#[derive(Debug)]
+pub struct Kept<T> {
+    value: Arc<T>,
+    changes: u64,
+}
+
+impl<T> Kept<T> {
+    /// The value.
+    #[inline]
+    pub fn value(&self) -> &Arc<T> {
+        &self.value
+    }
 }
 
 impl<T: Epoch> Current<T> {
     /// With a first value.
     pub fn new(value: T) -> Self {
         let epoch = AtomicU64::new(value.epoch());
-        Current { now: Pointer::new(Arc::new(value)), epoch, replacing: Mutex::new(()) }
+        Current {
+            now: Pointer::new(Arc::new(value)),
+            changes: AtomicU64::new(0),
+            epoch,
+            replacing: Mutex::new(()),
+        }
     }
 
     /// The present value, for a short look: no shared counter is touched.
@@ -60,12 +82,32 @@ impl<T: Epoch> Current<T> {
         self.now.load_full()
     }
 
+    /// Brings `kept` up to date: it is the value from an earlier call, or none. As long as nobody replaces the value this reads one word and
+    /// touches no reference count. What it keeps is kept from being dropped: whoever calls this seldom lets go of it.
+    #[inline]
+    pub fn refresh<'k>(&self, kept: &'k mut Option<Kept<T>>) -> &'k Arc<T> {
+        // Who sees a count finds the value of it, or a newer one.
+        let changes = self.changes.load(Ordering::Acquire);
+        if kept.as_ref().is_some_and(|kept| kept.changes != changes) {
+            *kept = None;
+        }
+        &kept.get_or_insert_with(|| Kept { value: self.load_full(), changes }).value
+    }
+
+    /// Whether a value that was kept is the present one, or was a moment ago.
+    #[inline]
+    pub fn is_present(&self, kept: &Kept<T>) -> bool {
+        kept.changes == self.changes.load(Ordering::Acquire)
+    }
+
     /// Replaces the present value by what `next` makes of it.
     pub fn replace(&self, next: impl FnOnce(&T) -> T) {
         let _replacing = lock(&self.replacing);
         let value = next(&self.now.load_full());
         let epoch = value.epoch();
         self.now.store(Arc::new(value));
+        // (Only who has the lock writes it.)
+        self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::Release);
         self.epoch.store(epoch, Ordering::Release);
     }
 
@@ -132,6 +174,14 @@ mod tests {
         assert_eq!((current.epoch(), current.load().0), (0, 1));
         current.replace(|old| Value(old.0 + 1));
         assert_eq!((current.epoch(), current.load().0, held.0), (1, 2, 0));
+        let mut kept = None;
+        assert_eq!(current.refresh(&mut kept).0, 2);
+        let first = Arc::as_ptr(current.refresh(&mut kept));
+        assert_eq!(Arc::as_ptr(current.refresh(&mut kept)), first);
+        current.replace(|old| Value(old.0 + 2));
+        assert!(kept.as_ref().is_some_and(|kept| !current.is_present(kept)));
+        assert_eq!(current.refresh(&mut kept).0, 4);
+        assert!(kept.is_some_and(|kept| current.is_present(&kept)));
         assert_eq!(Arc::strong_count(&held), 1);
     }
 }

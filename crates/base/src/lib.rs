@@ -17,7 +17,7 @@ pub mod sync;
 pub mod waiter;
 
 pub use budget::MemoryBudget;
-pub use current::{Current, Epoch};
+pub use current::{Current, Epoch, Kept};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{ExtentId, Lsn, MAX_SEQ, Seq, SubtableId};
 pub use waiter::{Completion, Settler, Waiter};

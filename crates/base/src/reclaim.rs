@@ -5,10 +5,15 @@
 //! ([`Guard::retire`]). Readers write nothing that others write: entering costs an atomic read-modify-write on a line of the
 //! thread's own, one guard within another not even that. All else is done by threads that retire.
 //!
-//! After K. Fraser, "Practical lock-freedom" (2004), section 5.2.3, but that only who retires moves the epoch.
+//! Several domains may go by one [`Clock`]: entering one of them enters all. A thread that reads all the time can *stay* inside ([`Stay`])
+//! and say now and then that it holds nothing of what it has read so far: then its guards cost no atomic read-modify-write and no fence.
+//!
+//! After K. Fraser, "Practical lock-freedom" (2004), section 5.2.3, but that only who retires moves the epoch; staying is what is known as
+//! quiescent-state-based reclamation (T. Hart, P. McKenney, A. Demke Brown, J. Walpole, "Performance of memory reclamation for lockless
+//! synchronization", 2007).
 //!
 //! # Concurrency
-//! *Epoch.* A number that grows, written under `ripening`'s lock alone. A thread's slot says in which epoch it entered, or that it is
+//! *Epoch.* A number that grows, written under `moving` alone. A thread's slot says in which epoch it entered, or that it is
 //! outside. The epoch moves on from `e` when no slot says other than outside or `e`.
 //!
 //! *When a thing may go.* A thing that is handed over in epoch `e` goes once the epoch is `e + 2`, hence after two looks over all
@@ -20,17 +25,26 @@
 //! * One that says `e` lets the first look pass and stops the second. One that says `e + 1` loaded what was written after the first
 //!   look had begun, and then passed its barrier: the thing was out of its reach.
 //!
+//! *Renewing a stay* stores the present epoch `n`, which was loaded with acquire, into the slot, with release, and needs no barrier. What
+//! the reader comes by after that was handed over in epoch `n` or later: the hand-over in an earlier one happened before `n` was
+//! stored. So it goes after a look in an epoch above `n`, and that look has to see that the slot says so, or that the thread is outside:
+//! * if it sees what the reader stored after `n`, it has acquired the end of that use;
+//! * what the reader stored before `n` says less, or that it was outside before it entered; and if the look came too early to see the
+//!   entering, then by the barriers the reader read what had been written before that look, so the thing was out of its reach.
+//!
 //! *Leaving* releases, and so does entering, which is why a look that finds a thread outside, or in a later stay, need only acquire: what
 //! the thread read before it has read before the thing is dropped.
 //!
-//! *A slot* is a thread's own while that lives; the next thread with its number takes it over, with what it has retired. Only its owner
-//! writes `depth`, and only its owner locks `retired` but for the end of the domain.
+//! *A slot* is a thread's own while that lives; the next thread with its number takes it over. Only its owner writes `depth`; and what a
+//! thread has retired only that locks, but for the end of the domain.
+//!
+//! *Locks.* `ripening` of a domain, then `moving` of its clock. Nothing is dropped under either.
 //!
 //! Loom model in `reclaim/model.rs`.
 
 use std::collections::VecDeque;
 #[cfg(not(loom))]
-use std::{fmt, marker::PhantomData};
+use std::{fmt, marker::PhantomData, sync::Arc};
 
 use crossbeam_utils::CachePadded;
 #[cfg(not(loom))]
@@ -45,25 +59,36 @@ const BAG: usize = 64;
 /// What a slot says whose thread is outside. Epochs begin above.
 const OUTSIDE: u64 = 0;
 
+/// Which threads are inside, and since when. Domains that go by one clock wait for each other's readers, and for nothing else of each other.
+#[cfg(not(loom))]
+#[derive(Default)]
+pub struct Clock {
+    hands: Hands,
+    threads: ThreadLocal<CachePadded<Slot>>,
+}
+
 /// Where guards come from: one for each structure, or for all that are to share it. When it goes, so does what it holds.
 #[cfg(not(loom))]
 pub struct Domain<G: Send> {
-    epochs: Epochs<G>,
-    threads: ThreadLocal<CachePadded<Slot<G>>>,
+    clock: Arc<Clock>,
+    ripening: Mutex<Ripening<G>>,
+    /// What each thread has retired and not handed over.
+    retired: ThreadLocal<CachePadded<Mutex<Vec<G>>>>,
 }
 
-/// A thread's place in a domain.
-struct Slot<G> {
+/// A thread's place on a clock.
+#[derive(Default)]
+struct Slot {
     /// The epoch in which the thread entered.
     entered: AtomicU64,
-    /// Guards that it holds.
+    /// Guards and stays that it holds.
     depth: AtomicUsize,
-    retired: Mutex<Vec<G>>,
 }
 
-struct Epochs<G> {
+/// The epoch.
+struct Hands {
     now: CachePadded<AtomicU64>,
-    ripening: Mutex<Ripening<G>>,
+    moving: Mutex<()>,
 }
 
 /// What was handed over, in the order of the epochs in which it was.
@@ -73,24 +98,65 @@ type Ripening<G> = VecDeque<(u64, Vec<G>)>;
 #[cfg(not(loom))]
 pub struct Guard<'d, G: Send> {
     domain: &'d Domain<G>,
-    slot: &'d Slot<G>,
+    slot: &'d Slot,
+    _of_one_thread: PhantomData<*const ()>,
+}
+
+/// Keeps its thread inside, so that the guards that it takes cost next to nothing. Nothing is dropped that is retired since the stay was
+/// last renewed: whoever stays renews it all the time, and leaves when there is nothing to do. It stays with its thread.
+#[cfg(not(loom))]
+pub struct Stay<'c> {
+    clock: &'c Clock,
+    slot: &'c Slot,
     _of_one_thread: PhantomData<*const ()>,
 }
 
 #[cfg(not(loom))]
-impl<G: Send> Domain<G> {
-    /// One that holds nothing.
+impl Clock {
+    /// One on which nobody is inside.
     pub fn new() -> Self {
-        Domain { epochs: Epochs::new(), threads: ThreadLocal::new() }
+        Self::default()
     }
 
-    /// A guard for the calling thread. Never blocks. While it is held nothing is dropped that is retired meanwhile: it should be held
-    /// shortly.
+    /// Has the calling thread stay inside.
+    pub fn stay(&self) -> Stay<'_> {
+        Stay { clock: self, slot: self.enter(), _of_one_thread: PhantomData }
+    }
+
+    #[inline]
+    fn enter(&self) -> &Slot {
+        let slot = self.threads.get_or_default();
+        slot.pin(&self.hands);
+        slot
+    }
+}
+
+#[cfg(not(loom))]
+impl Stay<'_> {
+    /// Says that the thread holds nothing of what it has read so far: does nothing as long as it holds a guard or another stay.
+    #[inline]
+    pub fn renew(&self) {
+        self.slot.renew(&self.clock.hands);
+    }
+}
+
+#[cfg(not(loom))]
+impl<G: Send> Domain<G> {
+    /// One that holds nothing, with a clock of its own.
+    pub fn new() -> Self {
+        Domain::on(Arc::default())
+    }
+
+    /// One that holds nothing and goes by `clock`.
+    pub fn on(clock: Arc<Clock>) -> Self {
+        Domain { clock, ripening: Mutex::default(), retired: ThreadLocal::new() }
+    }
+
+    /// A guard for the calling thread. Never blocks. While it is held nothing is dropped that is retired meanwhile, here or in another
+    /// domain of the same clock: it should be held shortly.
     #[inline]
     pub fn pin(&self) -> Guard<'_, G> {
-        let slot = self.threads.get_or(|| CachePadded::new(Slot::new()));
-        slot.pin(&self.epochs);
-        Guard { domain: self, slot, _of_one_thread: PhantomData }
+        Guard { domain: self, slot: self.clock.enter(), _of_one_thread: PhantomData }
     }
 }
 
@@ -99,7 +165,7 @@ impl<G: Send> Guard<'_, G> {
     /// Drops `thing` once nobody can reach it any more, which nobody who takes a guard from now on may. Now and then also drops what others
     /// retired.
     pub fn retire(&self, thing: G) {
-        let mut retired = lock(&self.slot.retired);
+        let mut retired = lock(self.domain.retired.get_or_default());
         retired.push(thing);
         if retired.len() < BAG {
             return;
@@ -111,13 +177,16 @@ impl<G: Send> Guard<'_, G> {
 
     /// Hands over what this thread has retired, and drops what may be dropped by now.
     pub fn flush(&self) {
-        let bag = std::mem::take(&mut *lock(&self.slot.retired));
+        let bag = std::mem::take(&mut *lock(self.domain.retired.get_or_default()));
         self.hand_over(bag);
     }
 
     fn hand_over(&self, bag: Vec<G>) {
-        // Dropped here, without a lock: it may take a while, and retire more.
-        drop(self.domain.epochs.hand_over(bag, || self.domain.threads.iter().map(|slot| &**slot)));
+        let clock = &self.domain.clock;
+        let ripe =
+            clock.hands.hand_over(&self.domain.ripening, bag, || clock.threads.iter().map(|slot| &**slot));
+        // Here, without a lock: it may take a while, and retire more.
+        drop(ripe);
     }
 }
 
@@ -129,9 +198,16 @@ impl<G: Send> Default for Domain<G> {
 }
 
 #[cfg(not(loom))]
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Clock").field("epoch", &self.hands.now).finish_non_exhaustive()
+    }
+}
+
+#[cfg(not(loom))]
 impl<G: Send> fmt::Debug for Domain<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Domain").field("epoch", &self.epochs.now).finish_non_exhaustive()
+        f.debug_struct("Domain").field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 
@@ -143,6 +219,13 @@ impl<G: Send> fmt::Debug for Guard<'_, G> {
 }
 
 #[cfg(not(loom))]
+impl fmt::Debug for Stay<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stay").field("entered", &self.slot.entered).finish_non_exhaustive()
+    }
+}
+
+#[cfg(not(loom))]
 impl<G: Send> Drop for Guard<'_, G> {
     #[inline]
     fn drop(&mut self) {
@@ -150,17 +233,20 @@ impl<G: Send> Drop for Guard<'_, G> {
     }
 }
 
-impl<G> Slot<G> {
-    fn new() -> Self {
-        Slot { entered: AtomicU64::new(OUTSIDE), depth: AtomicUsize::new(0), retired: Mutex::new(Vec::new()) }
+#[cfg(not(loom))]
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        self.slot.unpin();
     }
+}
 
+impl Slot {
     #[inline]
-    fn pin(&self, epochs: &Epochs<G>) {
+    fn pin(&self, hands: &Hands) {
         let depth = self.depth.load(Ordering::Relaxed);
         self.depth.store(depth + 1, Ordering::Relaxed);
         if depth == 0 {
-            self.enter(epochs.now.load(Ordering::Relaxed));
+            self.enter(hands.now.load(Ordering::Relaxed));
         }
     }
 
@@ -189,6 +275,18 @@ impl<G> Slot<G> {
         }
     }
 
+    /// Says that the thread, which is inside once, holds nothing of what it has read before. See the module's head.
+    #[inline]
+    fn renew(&self, hands: &Hands) {
+        if self.depth.load(Ordering::Relaxed) != 1 {
+            return;
+        }
+        let now = hands.now.load(Ordering::Acquire);
+        if self.entered.load(Ordering::Relaxed) != now {
+            self.entered.store(now, Ordering::Release);
+        }
+    }
+
     /// Whether no reader of an epoch other than `epoch` is here.
     fn allows_leaving(&self, epoch: u64) -> bool {
         let entered = self.entered.load(Ordering::Acquire);
@@ -196,19 +294,26 @@ impl<G> Slot<G> {
     }
 }
 
-impl<G> Epochs<G> {
-    fn new() -> Self {
-        Epochs { now: CachePadded::new(AtomicU64::new(OUTSIDE + 1)), ripening: Mutex::new(Ripening::new()) }
+impl Default for Hands {
+    fn default() -> Self {
+        Hands { now: CachePadded::new(AtomicU64::new(OUTSIDE + 1)), moving: Mutex::default() }
     }
+}
 
+impl Hands {
     /// Takes what was retired, moves the epoch on if it can be, and gives what may be dropped.
     #[must_use]
-    fn hand_over<'s, I>(&self, bag: Vec<G>, slots: impl FnOnce() -> I) -> Vec<Vec<G>>
+    fn hand_over<'s, G, I>(
+        &self,
+        ripening: &Mutex<Ripening<G>>,
+        bag: Vec<G>,
+        slots: impl FnOnce() -> I,
+    ) -> Vec<Vec<G>>
     where
-        I: Iterator<Item = &'s Slot<G>>,
-        G: 's,
+        I: Iterator<Item = &'s Slot>,
     {
-        let mut ripening = lock(&self.ripening);
+        let mut ripening = lock(ripening);
+        let moving = lock(&self.moving);
         let mut now = self.now.load(Ordering::Relaxed);
         if !bag.is_empty() {
             ripening.push_back((now, bag));
@@ -221,6 +326,7 @@ impl<G> Epochs<G> {
             now += 1;
             self.now.store(now, Ordering::Release);
         }
+        drop(moving);
         let ripe = ripening.partition_point(|&(epoch, _)| epoch + 2 <= now);
         ripening.drain(..ripe).map(|(_, bag)| bag).collect()
     }
@@ -236,8 +342,6 @@ mod model;
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn domain() -> (Domain<Arc<()>>, Arc<()>) {
@@ -282,6 +386,35 @@ mod tests {
         domain.pin().flush();
         domain.pin().flush();
         assert_eq!(left(&thing), 0);
+    }
+
+    #[test]
+    fn a_stay_keeps_what_it_may_have_seen_until_it_is_renewed() {
+        let clock = Arc::new(Clock::new());
+        let (one, other) = (Domain::on(clock.clone()), Domain::on(clock.clone()));
+        let thing = Arc::new(());
+        let flush = || {
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..4).for_each(|_| one.pin().flush()));
+            });
+        };
+        let stay = clock.stay();
+        let guard: Guard<'_, ()> = other.pin();
+        std::thread::scope(|scope| {
+            scope.spawn(|| one.pin().retire(thing.clone())).join().unwrap();
+        });
+        flush();
+        assert_eq!(left(&thing), 1, "it may have been seen");
+        stay.renew();
+        flush();
+        assert_eq!(left(&thing), 1, "a guard is held, if of another domain");
+        drop(guard);
+        stay.renew();
+        flush();
+        stay.renew();
+        flush();
+        assert_eq!(left(&thing), 0);
+        drop(stay);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use terrane_base::metrics::Counter;
 use terrane_base::{Error, ErrorKind, Result};
 
 use crate::accounts::Accounts;
-use crate::epoch::{Domain, Guard};
+use crate::epoch::{Clock, Domain, Guard};
 use crate::flight::Flight;
 use crate::frame::{Found, Frame, Pin, Priority};
 use crate::hold::Hold;
@@ -122,13 +122,18 @@ pub struct Cache {
 impl Cache {
     /// An empty cache.
     pub fn new(options: CacheOptions) -> Cache {
+        Cache::on(Arc::default(), options)
+    }
+
+    /// An empty cache whose holds are guards of `clock`.
+    pub fn on(clock: Arc<Clock>, options: CacheOptions) -> Cache {
         let accounts = Arc::new(Accounts::new(options.capacity_bytes));
         let shards = (0..options.shard_count()).map(|_| Shard::new(1, &accounts)).collect();
         Cache {
             number: CACHES.fetch_add(1, Ordering::Relaxed),
             swizzling: Swizzling::default(),
             shards,
-            domain: Domain::new(),
+            domain: Domain::on(clock),
             accounts,
             hits: Tally::default(),
             misses: Counter::new(),

@@ -1,8 +1,8 @@
 //! When an unlinked frame or table may be freed: after every guard that could have reached it is gone
 //! ([`terrane_base::reclaim`]).
 //!
-//! Each cache has a domain of its own. On one for the whole process a reader elsewhere (a long scan of a memtable, another
-//! database) would keep this cache from freeing anything; and seeded single-threaded runs, which have to repeat exactly, would
+//! Each cache has a domain of its own, which goes by a clock of its own or by its database's. On one for the whole process a reader of
+//! another database would keep this cache from freeing anything; and seeded single-threaded runs, which have to repeat exactly, would
 //! depend on what other threads of the process do. It also ends with the cache: nothing is left behind.
 //!
 //! Under loom a small stand-in takes its place: it frees when no guard is left at all, which is a legal, if lazy, epoch
@@ -43,6 +43,7 @@ mod imp {
     use super::Garbage;
 
     pub(crate) type Domain = terrane_base::reclaim::Domain<Garbage>;
+    pub(crate) use terrane_base::reclaim::Clock;
     pub(crate) type Guard<'d> = terrane_base::reclaim::Guard<'d, Garbage>;
 }
 
@@ -54,6 +55,10 @@ mod imp {
 
     pub(crate) struct Domain(Mutex<State>);
 
+    /// Of no use here.
+    #[derive(Default)]
+    pub struct Clock;
+
     #[derive(Default)]
     struct State {
         guards: usize,
@@ -63,7 +68,7 @@ mod imp {
     pub(crate) struct Guard<'d>(&'d Domain);
 
     impl Domain {
-        pub(crate) fn new() -> Domain {
+        pub(crate) fn on(_: std::sync::Arc<Clock>) -> Domain {
             Domain(Mutex::new(State::default()))
         }
 
@@ -92,4 +97,4 @@ mod imp {
     }
 }
 
-pub(crate) use imp::{Domain, Guard};
+pub(crate) use imp::{Clock, Domain, Guard};

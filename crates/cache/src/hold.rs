@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 
 use crate::cache::Cache;
 use crate::epoch::Guard;
-use crate::frame::{Found, Frame, Pin};
+use crate::frame::{Found, Frame, LINE, Pin, prefetch};
 use crate::key::FrameKey;
 use crate::swizzle::{Array, Children, PARENT, SECTION, Slots, Swizzling};
 
@@ -81,6 +81,12 @@ impl<'c> Hold<'c> {
         if let Some(found) = children.frame(number) {
             Frame::prefetch(found.as_ptr().as_ptr(), of as usize);
         }
+    }
+
+    /// Asks the processor to load these bytes of a frame that was found. Never waits.
+    #[inline]
+    pub fn prefetch_bytes(&self, bytes: &[u8]) {
+        bytes.chunks(LINE).for_each(|line| prefetch(line.as_ptr()));
     }
 
     /// Has the parent, if its frame is in the cache, found by its slot from now on, and so each of so many

@@ -38,7 +38,7 @@ impl World {
     fn new() -> loom::sync::Arc<World> {
         let accounts = Arc::new(Accounts::new(1 << 30));
         let (shard, home) = (Shard::new(1, &accounts), Slots::new(0).home);
-        loom::sync::Arc::new(World { shard, domain: Domain::new(), accounts, home })
+        loom::sync::Arc::new(World { shard, domain: Domain::on(std::sync::Arc::default()), accounts, home })
     }
 
     /// One whose parent is here and swizzled, and `A` here.

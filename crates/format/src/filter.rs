@@ -39,9 +39,9 @@ pub fn may_contain(filter: &[u8], hash: u64) -> bool {
     missing == 0
 }
 
-/// The bytes that [`may_contain`] looks at.
+/// The bytes that [`may_contain`] looks at: for whoever has something else to do until they are near.
 #[inline]
-fn probed(filter: &[u8], hash: u64) -> &[u8] {
+pub fn probed(filter: &[u8], hash: u64) -> &[u8] {
     let buckets = filter.as_chunks::<BUCKET>().0;
     buckets.get(bucket_of(hash, buckets.len())).map_or(&[], |bucket| bucket)
 }

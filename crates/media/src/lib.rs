@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrane_base::Result;
+use terrane_base::{Error, ErrorKind, Result};
 
 mod aligned;
 mod errand;
@@ -33,11 +33,13 @@ mod pool;
 pub mod real;
 mod signal;
 pub mod sim;
+mod thread;
 
 pub use aligned::AlignedBuf;
 pub use errand::Errand;
 pub use mapping::{HUGE_PAGE, Mapping};
 pub use signal::Signal;
+pub use thread::Thread;
 
 /// Alignment that satisfies direct I/O on every device we know: offsets, lengths and addresses in the log and in data
 /// files are multiples of it. Also the unit in which a device is assumed to rewrite a neighbour of a written byte.
@@ -163,6 +165,20 @@ pub trait Media: Send + Sync + Debug + 'static {
     /// On a simulated machine, runs one pending task on this thread; on a real one does nothing. Whoever is about to
     /// block for background work asks first ([`Signal::wait_until`] does).
     fn help(&self) -> Help;
+    /// The processors on which threads of this process may run, by their numbers. A simulated machine has none.
+    fn cores(&self) -> Vec<usize> {
+        Vec::new()
+    }
+    /// Starts a thread for `job` alone, bound to a processor if one is named.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::Unsupported`] on a simulated machine, whose threads are those of its tasks alone;
+    /// [`terrane_base::ErrorKind::Io`] if the system gives no thread, or does not let it run on that processor.
+    fn start_thread(&self, name: &str, core: Option<usize>, job: Job) -> Result<Thread> {
+        let _ = (core, job);
+        let what = format!("a simulated machine starts no thread of its own ({name})");
+        Err(Error::new(ErrorKind::Unsupported, what).with_hint("open the database on the real one"))
+    }
     /// Ends background work: tasks not yet started are dropped, running ones are waited for (but not by themselves).
     /// Dropping the last handle of a machine does the same.
     fn shutdown(&self);

@@ -1,11 +1,12 @@
 //! The index as the memtable sees it: one safe face over both structures, with the arena of their records.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrane_base::metrics::Counter;
 use terrane_base::{Error, MAX_SEQ, MemoryBudget, Result, Seq};
 
-use crate::art::{Art, Inserted, MAX_DEPTH};
+use crate::art::{Art, Clock, Descent, Inserted, MAX_DEPTH};
 use crate::cursor::IndexCursor;
 use crate::record::{Record, RecordArena};
 use crate::skiplist::List;
@@ -53,10 +54,15 @@ pub struct MemIndex {
 impl MemIndex {
     /// An empty index whose memory (records and nodes) is charged to `budget` until it is dropped.
     pub fn new(kind: IndexKind, budget: MemoryBudget) -> Self {
+        MemIndex::on(Arc::default(), kind, budget)
+    }
+
+    /// As [`MemIndex::new`]; whoever stays inside of `clock` reads it without an atomic read-modify-write.
+    pub fn on(clock: Arc<Clock>, kind: IndexKind, budget: MemoryBudget) -> Self {
         MemIndex {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             structure: match kind {
-                IndexKind::Art => Structure::Art(Art::new(budget.clone())),
+                IndexKind::Art => Structure::Art(Art::new(clock, budget.clone())),
                 IndexKind::Skiplist => Structure::Skiplist(Box::new(List::new(budget.clone()))),
             },
             records: RecordArena::new(budget),
@@ -107,6 +113,17 @@ impl MemIndex {
         }
     }
 
+    /// [`MemIndex::get`] in steps, for whoever has something else to do between them: each asks the processor for what the next one looks
+    /// at. In a skiplist there is but one.
+    #[inline]
+    pub fn search<'k>(&self, key: &'k [u8]) -> Search<'_, 'k> {
+        let place = match &self.structure {
+            Structure::Art(art) => SearchPlace::Tree(Descent::new(art, key)),
+            Structure::Skiplist(list) => SearchPlace::List(list),
+        };
+        Search { key, place }
+    }
+
     /// A cursor that borrows this index. See [`crate::Cursor`] for one that does not.
     pub fn cursor(&self) -> IndexCursor<'_> {
         IndexCursor::new(self)
@@ -145,6 +162,38 @@ impl MemIndex {
 
     pub(crate) fn structure(&self) -> &Structure {
         &self.structure
+    }
+}
+
+/// A lookup under way; see [`MemIndex::search`]. It stays with its thread, and what the index replaces meanwhile is used again only after
+/// it has ended: it should not last.
+pub struct Search<'a, 'k> {
+    key: &'k [u8],
+    place: SearchPlace<'a>,
+}
+
+enum SearchPlace<'a> {
+    Tree(Descent<'a>),
+    List(&'a List),
+}
+
+impl<'a> Search<'a, '_> {
+    /// Takes a step. Whether it is worth giving what that has asked for the time to come near.
+    #[inline]
+    pub fn step(&mut self) -> bool {
+        match &mut self.place {
+            SearchPlace::Tree(descent) => descent.step(self.key),
+            SearchPlace::List(_) => false,
+        }
+    }
+
+    /// The newest version with a sequence at or below `snapshot`.
+    #[inline]
+    pub fn finish(self, snapshot: Seq) -> Option<Record<'a>> {
+        match self.place {
+            SearchPlace::Tree(descent) => descent.finish(self.key, snapshot),
+            SearchPlace::List(list) => list.get(self.key, snapshot),
+        }
     }
 }
 

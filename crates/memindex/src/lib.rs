@@ -12,5 +12,5 @@ mod record;
 mod skiplist;
 
 pub use cursor::{Cursor, IndexCursor, Versions};
-pub use index::{IndexKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, MemIndex};
+pub use index::{IndexKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, MemIndex, Search};
 pub use record::{Record, RecordArena, RecordPtr};

@@ -54,6 +54,10 @@ fn what_was_inserted_is_found_at_once_and_for_ever() {
                     let mut random = Random(t + 1);
                     for i in 0..each {
                         let (n, seq) = (i * threads + t, i * threads + t + 1);
+                        // Begun before it is there, and before nodes on its way are replaced; it may find it or not, but nothing else.
+                        let early = key(n);
+                        let mut early = index.search(&early);
+                        (0..random.below(4)).for_each(|_| _ = early.step());
                         index.insert(&key(n), seq, t as u8, &n.to_le_bytes()).unwrap();
                         done[t as usize].store(i + 1, Ordering::Release);
                         let other = random.below(threads);
@@ -63,7 +67,15 @@ fn what_was_inserted_is_found_at_once_and_for_ever() {
                             let found = index.get(&key(n), n + 1).expect("inserted before");
                             assert_eq!((found.key, found.seq), (&key(n)[..], n + 1));
                             assert_eq!(found.value, n.to_le_bytes());
+                            let key = key(n);
+                            let mut search = index.search(&key);
+                            while search.step() {}
+                            assert_eq!(search.finish(n + 1), Some(found));
                         }
+                        let early = early.finish(seq);
+                        assert!(
+                            early.is_none_or(|r| r.key == key(n) && r.seq <= seq && key(r.seq - 1) == r.key)
+                        );
                         random.yield_at_times();
                     }
                 });

@@ -94,6 +94,9 @@ fn run(kind: IndexKind, ops: &[Op]) {
                         expected.map(|(s, v)| (*s, v.clone()))
                     );
                     assert!(got.is_none_or(|r| r.key == key));
+                    let mut search = index.search(&key);
+                    (0..i.index(9)).for_each(|_| _ = search.step());
+                    assert_eq!(search.finish(*snapshot), got, "in steps");
                 }
                 continue;
             }

@@ -29,6 +29,7 @@ mod buffers;
 mod check;
 mod compact;
 mod db;
+mod exec;
 mod levels;
 mod log;
 mod memtable;
@@ -45,12 +46,14 @@ pub use db::commit::PendingCommit;
 pub use db::snapshot::Snapshot;
 pub use db::stats::{LevelStats, Stats, SubtableStats};
 pub use db::subtable::Subtable;
+pub use exec::{Core, Executor, ExecutorOptions, Lane, Polled, Taken};
 pub use options::{
     CompactionMode, Compression, DirectoryKind, Durability, IndexKind, Options, SubtableOptions,
 };
 #[doc(hidden)]
 pub use options::{Simd, Swizzling, Tuning};
 pub use read::iter::{Cursor, KeyValue, Range, ReadOptions};
+pub use read::reader::Reader;
 pub use read::resume::{BlockRequest, FetchedBlock, Lookup, LookupStep};
 pub use txn::big::ingest::Ingest;
 pub use txn::cursor::TransactionCursor;

@@ -38,9 +38,13 @@ fn check_reads(db: &Db, model: &Model, rng: &mut Rng) -> Result<(), String> {
     }
     let keys: Vec<Vec<u8>> = (0..20).map(|_| format!("k{:04}", rng.below(400)).into_bytes()).collect();
     let many = table.multi_get(&keys).map_err(err)?;
+    let mut reader = db.reader();
     for (k, v) in keys.iter().zip(&many) {
         if v.as_ref() != want.get(k) {
             return Err(format!("multi_get {:?}", String::from_utf8_lossy(k)));
+        }
+        if reader.get(&table, k).map_err(err)?.as_ref() != want.get(k) {
+            return Err(format!("reader {:?}", String::from_utf8_lossy(k)));
         }
     }
     // A walk in both directions from a random key, within bounds.

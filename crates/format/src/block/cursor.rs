@@ -137,7 +137,7 @@ impl BlockCursor {
                 .filter_map(|leaf| block.leaf_start(leaf).ok())
                 .for_each(|at| soon(at as usize));
         }
-        let mut behind = block.leaves_before_own(key, seq)?;
+        let mut behind = block.leaves_before_own(key, seq, block.approach_leaf(key))?;
         let leaf = behind.saturating_sub(1);
         let start = block.leaf_start(leaf)?;
         let end = if leaf + 1 < block.leaves() { block.leaf_start(leaf + 1)? } else { block.records_end() };

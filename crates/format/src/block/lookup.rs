@@ -8,11 +8,10 @@
 //! - it shares as much: only its suffix has to be compared.
 
 use std::cmp::Ordering;
-use std::ops::Range;
 
 use terrane_base::{Result, Seq};
 
-use super::view::Record;
+use super::view::{Approach, Record};
 use super::{Block, common_prefix};
 use crate::Kind;
 
@@ -20,21 +19,74 @@ use crate::Kind;
 ///
 /// # Errors
 /// [`terrane_base::ErrorKind::Corruption`] for damaged bytes, `NewerFormat` for a kind that this version does not know.
+#[inline]
 pub fn get<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option<(Seq, Kind, &'a [u8])>> {
-    let behind = block.leaves_before_own(key, seq)?;
-    if let Some(leaf) = behind.checked_sub(1) {
-        block.bring_near(leaf);
-        match in_leaf(block, leaf, key, seq)? {
-            InLeaf::Is(hit) => return Ok(Some(hit)),
-            InLeaf::IsNot => return Ok(None),
-            InLeaf::MayFollow => {}
-        }
+    Probe::new(block, key, seq).to_leaf()?.look()
+}
+
+/// [`get`] in steps: each ends by asking the processor for what the next one looks at. For whoever has something else to do until that is
+/// near.
+#[derive(Clone, Debug)]
+pub struct Probe<'a, 'k> {
+    block: Block<'a>,
+    key: &'k [u8],
+    seq: Seq,
+    approach: Approach,
+}
+
+/// A [`Probe`] that knows the leaf to look into.
+#[derive(Clone, Debug)]
+pub struct LeafProbe<'a, 'k> {
+    block: Block<'a>,
+    key: &'k [u8],
+    seq: Seq,
+    /// Leaves that start before the key and sequence.
+    behind: u32,
+}
+
+impl<'a, 'k> Probe<'a, 'k> {
+    /// Begins with the root of the directory.
+    #[inline]
+    pub fn new(block: Block<'a>, key: &'k [u8], seq: Seq) -> Self {
+        Probe { block, key, seq, approach: block.approach_leaf(key) }
     }
-    // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate
-    // left.
-    match head_of(block, behind, key)? {
-        Some(record) => found(block, record, block.seq_at(behind * block.leaf_records())?).map(Some),
-        None => Ok(None),
+
+    /// Finds the leaf.
+    ///
+    /// # Errors
+    /// As for [`get`].
+    #[inline]
+    pub fn to_leaf(self) -> Result<LeafProbe<'a, 'k>> {
+        let Probe { block, key, seq, approach } = self;
+        let behind = block.leaves_before_own(key, seq, approach)?;
+        if let Some(leaf) = behind.checked_sub(1) {
+            block.bring_near(leaf);
+        }
+        Ok(LeafProbe { block, key, seq, behind })
+    }
+}
+
+impl<'a> LeafProbe<'a, '_> {
+    /// Looks into the leaf.
+    ///
+    /// # Errors
+    /// As for [`get`].
+    #[inline]
+    pub fn look(self) -> Result<Option<(Seq, Kind, &'a [u8])>> {
+        let LeafProbe { block, key, seq, behind } = self;
+        if let Some(leaf) = behind.checked_sub(1) {
+            match in_leaf(block, leaf, key, seq)? {
+                InLeaf::Is(hit) => return Ok(Some(hit)),
+                InLeaf::IsNot => return Ok(None),
+                InLeaf::MayFollow => {}
+            }
+        }
+        // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate
+        // left.
+        match head_of(block, behind, key)? {
+            Some(record) => found(block, record, block.seq_at(behind * block.leaf_records())?).map(Some),
+            None => Ok(None),
+        }
     }
 }
 
@@ -123,13 +175,13 @@ pub(crate) fn floor<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option
 }
 
 /// The number of the record that [`floor`] finds, and whether the one behind it has the searched key. Where each leaf has one record
-/// and no two of them begin alike, this looks at the directory alone.
-/// `soon` is told among which records that will be, before it is known which one.
+/// and no two of them begin alike, this looks at the directory alone. `approach` is the block's, of this key.
+#[inline]
 pub(crate) fn floor_position(
     block: Block<'_>,
     key: &[u8],
     seq: Seq,
-    soon: impl FnOnce(Range<u32>),
+    approach: Approach,
 ) -> Result<Option<(u32, bool)>> {
     if block.leaf_records() > 1 || !block.has_nodes() {
         return Ok(floor(block, key, seq)?.map(|f| (f.position, f.next.is_some())));
@@ -137,7 +189,7 @@ pub(crate) fn floor_position(
     if block.rows() == 0 {
         return Ok(None);
     }
-    let among = block.leaves_near(key, soon)?;
+    let among = block.leaves_near(key, approach)?;
     let behind = block.leaves_before_among(among, key, seq, true)?;
     // What is behind all that may start with the key does not.
     let next_has_key = behind > 0 && behind < among.1 && head_of(block, behind, key)?.is_some();

@@ -46,10 +46,11 @@ use terrane_base::{Error, Result};
 pub use builder::{BlockBuilder, FinishedBlock};
 pub use compression::{Compression, Compressor, decompress};
 pub use cursor::{BlockCursor, Peek};
-pub use lookup::get;
 pub(crate) use lookup::{Floor, floor, floor_position};
+pub use lookup::{LeafProbe, Probe, get};
 pub use simd::Simd;
 pub use two_layer::significant;
+pub(crate) use view::Approach;
 pub use view::{Block, BlockShape, set_sequence};
 
 /// Most leaves of a block.

@@ -73,37 +73,67 @@ fn append_padded(out: &mut Vec<u8>, numbers: &[u64], len: usize) {
     out.extend(numbers.iter().chain(padding).flat_map(|n| n.to_le_bytes()));
 }
 
-/// Among leaves in order: the first whose number is not less than `x`, and the first whose number is greater. What is between the two
-/// is for the keys to decide. `nodes` are those of `leaves` leaves; of other bytes the answer may be wrong, but is in order, and no
-/// greater than `leaves`. `soon` is told of the leaves under the node that is looked at last, before it is.
-#[inline]
-pub(super) fn bracket(nodes: &[u8], leaves: u32, x: u64, soon: impl FnOnce(Range<u32>)) -> (u32, u32) {
-    let (nodes, _) = nodes.as_chunks::<NODE>();
-    let Some(root) = nodes.last_chunk::<ROOT_NODES>() else { return (0, leaves) };
-    let top = rank(root, x);
-    if leaves as usize <= ROOT {
-        let last = top.not_greater.min(leaves);
-        return (top.less.min(last), last);
+/// What the root says of a number.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Top {
+    less: u32,
+    not_greater: u32,
+}
+
+impl Top {
+    /// The last of the inner nodes whose first number is not greater, if there is any.
+    fn last_group(self) -> Option<u32> {
+        self.not_greater.checked_sub(1)
     }
-    let groups = inner_nodes(leaves as usize) as u32;
+}
+
+/// The first half of a search of `nodes`, those of `leaves` leaves: the root. The second half is [`bracket`].
+#[inline]
+pub(super) fn top(nodes: &[u8], leaves: u32, x: u64) -> Top {
+    let entries = match leaves as usize <= ROOT {
+        true => leaves,
+        false => inner_nodes(leaves as usize) as u32,
+    };
+    let root = nodes.as_chunks::<NODE>().0.last_chunk::<ROOT_NODES>();
+    let top = root.map_or(Top { less: 0, not_greater: entries }, |root| {
+        let r = rank(root, x);
+        Top { less: r.less, not_greater: r.not_greater }
+    });
+    let not_greater = top.not_greater.min(entries);
+    Top { less: top.less.min(not_greater), not_greater }
+}
+
+/// What the second half will look at: the inner node, and the leaves under it. `None` if the root tells all.
+#[inline]
+pub(super) fn below(nodes: &[u8], leaves: u32, top: Top) -> Option<(&[u8], Range<u32>)> {
+    let group = top.last_group().filter(|_| leaves as usize > ROOT)?;
+    let start = group * INNER as u32;
+    let node = nodes.as_chunks::<NODE>().0.get(group as usize)?;
+    Some((node, start..start + INNER as u32))
+}
+
+/// Among leaves in order: the first whose number is not less than `x`, and the first whose number is greater. What is between the two
+/// is for the keys to decide. `nodes` are those of `leaves` leaves, and `top` is what their root says; of other bytes the answer may be
+/// wrong, but is in order, and no greater than `leaves`.
+#[inline]
+pub(super) fn bracket(nodes: &[u8], leaves: u32, x: u64, top: Top) -> (u32, u32) {
+    if leaves as usize <= ROOT {
+        return (top.less, top.not_greater);
+    }
+    let (nodes, _) = nodes.as_chunks::<NODE>();
     let within = |group: u32| {
         let node = nodes.get(group as usize);
         (group * INNER as u32, node.map(|node| rank(std::array::from_ref(node), x)))
     };
     // Leaves before the group that begins last are no matter; those of it are ranked by its node.
-    let (less, not_greater) = (top.less.min(groups), top.not_greater.min(groups));
-    if not_greater == 0 {
-        return (0, 0);
-    }
-    let start = (not_greater - 1) * INNER as u32;
-    soon(start..start + INNER as u32);
-    let (start, last) = within(not_greater - 1);
+    let Some(group) = top.last_group() else { return (0, 0) };
+    let (start, last) = within(group);
     let last = last.map_or((0, INNER as u32), |r| (r.less, r.not_greater));
     let end = (start + last.1).min(leaves);
-    let begin = match less {
+    let begin = match top.less {
         0 => 0,
-        _ if less == not_greater => start + last.0,
-        _ => {
+        less if less == top.not_greater => start + last.0,
+        less => {
             let (start, first) = within(less - 1);
             start + first.map_or(0, |r| r.less)
         }
@@ -129,7 +159,8 @@ mod tests {
             prop_assert_eq!(nodes.len(), nodes_len(numbers.len()));
             for x in numbers.iter().chain(&others) {
                 let want = (numbers.partition_point(|n| n < x), numbers.partition_point(|n| n <= x));
-                let got = bracket(&nodes, numbers.len() as u32, *x, |_| ());
+                let leaves = numbers.len() as u32;
+                let got = bracket(&nodes, leaves, *x, top(&nodes, leaves, *x));
                 prop_assert_eq!((got.0 as usize, got.1 as usize), want);
             }
         }
@@ -140,7 +171,7 @@ mod tests {
             leaves in 0..=MAX_LEAVES as u32,
             x: u64,
         ) {
-            let (a, b) = bracket(&nodes, leaves, x, |_| ());
+            let (a, b) = bracket(&nodes, leaves, x, top(&nodes, leaves, x));
             prop_assert!(a <= b && b <= leaves);
         }
 

@@ -50,6 +50,16 @@ pub struct BlockShape {
     prefix: u32,
 }
 
+/// A search for a leaf, halfway.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Approach {
+    /// What is significant of the key.
+    x: u64,
+    top: two_layer::Top,
+    /// Those among which it is, mostly.
+    pub(crate) leaves: Range<u32>,
+}
+
 /// A record's place in its block. All offsets are within the bytes in front of the sequence column.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
@@ -391,14 +401,32 @@ impl<'a> Block<'a> {
     /// How many leaves start before `(key, seq)`; with `inclusive`, at or before it.
     #[inline]
     pub(super) fn leaves_before(&self, key: &[u8], seq: Seq, inclusive: bool) -> Result<u32> {
-        let among = self.leaves_near(key, |_| ())?;
+        let among = self.leaves_near(key, self.approach(key))?;
         self.leaves_before_among(among, key, seq, inclusive)
     }
 
-    /// Leaves among which those are that start with `key`, if any does: those in front of them start before it, those behind them
-    /// behind it. `soon` is told of more leaves, before it is known which these are.
+    /// The first half of a search for the leaves that start with `key`: the root. What the second half looks at comes near meanwhile,
+    /// which is worth waiting for if there is something else to do.
     #[inline]
-    pub(super) fn leaves_near(&self, key: &[u8], soon: impl FnOnce(Range<u32>)) -> Result<(u32, u32)> {
+    pub(crate) fn approach(&self, key: &[u8]) -> Approach {
+        if self.shape.nodes == 0 {
+            return Approach::default();
+        }
+        let x = two_layer::significant(key, self.prefix());
+        let nodes = self.nodes();
+        let top = two_layer::top(nodes, self.shape.leaves, x);
+        let mut approach = Approach { x, top, leaves: 0..self.shape.leaves };
+        if let Some((node, leaves)) = two_layer::below(nodes, self.shape.leaves, top) {
+            simd::prefetch(node);
+            approach.leaves = leaves;
+        }
+        approach
+    }
+
+    /// The second half: leaves among which those are that start with `key`, if any does: those in front of them start before it, those
+    /// behind them behind it.
+    #[inline]
+    pub(super) fn leaves_near(&self, key: &[u8], approach: Approach) -> Result<(u32, u32)> {
         let leaves = self.shape.leaves;
         if self.shape.nodes == 0 {
             return Ok((0, leaves));
@@ -406,20 +434,29 @@ impl<'a> Block<'a> {
         Ok(match self.beside_prefix(key)? {
             Ordering::Less => (0, 0),
             Ordering::Greater => (leaves, leaves),
-            Ordering::Equal => self.bracket(key, soon),
+            Ordering::Equal => self.bracket(approach),
         })
     }
 
     /// As [`Block::leaves_before`] for a key that begins as all of the block do, so for every one that is in it; for another one any
     /// number. Looks at no key where numbers differ.
     #[inline]
-    pub(super) fn leaves_before_own(&self, key: &[u8], seq: Seq) -> Result<u32> {
+    pub(super) fn leaves_before_own(&self, key: &[u8], seq: Seq, approach: Approach) -> Result<u32> {
         let among = match self.shape.nodes {
             0 => (0, self.shape.leaves),
-            // While the node tells the leaf, the offsets of all under it come near.
-            _ => self.bracket(key, |leaves| simd::prefetch(self.offsets(leaves))),
+            _ => self.bracket(approach),
         };
         self.leaves_before_among(among, key, seq, false)
+    }
+
+    /// As [`Block::approach`], where offsets of leaves will be looked at too.
+    #[inline]
+    pub(super) fn approach_leaf(&self, key: &[u8]) -> Approach {
+        let approach = self.approach(key);
+        if self.shape.nodes > 0 {
+            simd::prefetch(self.offsets(approach.leaves.clone()));
+        }
+        approach
     }
 
     /// How `key` stands to all keys that begin with the prefix of the block's: equal if it does so too.
@@ -435,14 +472,18 @@ impl<'a> Block<'a> {
         Ok(compare(key.get(..len).unwrap_or(key), prefix))
     }
 
+    /// The nodes of the directory.
+    #[inline]
+    fn nodes(&self) -> &'a [u8] {
+        let end = self.shape.len - TRAILER as u32;
+        self.slice(end - self.shape.nodes, end)
+    }
+
     /// The leaves whose place the nodes leave open for a key that begins as all of the block do: those before are before it, those behind
     /// are behind it.
     #[inline]
-    fn bracket(&self, key: &[u8], soon: impl FnOnce(Range<u32>)) -> (u32, u32) {
-        let BlockShape { len, nodes, leaves, prefix, .. } = self.shape;
-        let end = len - TRAILER as u32;
-        let x = two_layer::significant(key, prefix as usize);
-        two_layer::bracket(self.slice(end - nodes, end), leaves, x, soon)
+    fn bracket(&self, Approach { x, top, .. }: Approach) -> (u32, u32) {
+        two_layer::bracket(self.nodes(), self.shape.leaves, x, top)
     }
 
     /// As [`Block::leaves_before`], where [`Block::leaves_near`] is known.

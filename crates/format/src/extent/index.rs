@@ -10,7 +10,7 @@ use std::ops::Range;
 use terrane_base::{Error, Result, Seq};
 
 use super::{BlockHandle, BlockSpan, ExtentMeta};
-use crate::block::{Block, BlockCursor, Floor, floor, floor_position};
+use crate::block::{Approach, Block, BlockCursor, Floor, floor, floor_position};
 
 /// An extent's index over borrowed bytes.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,19 @@ pub struct Found {
     /// The block behind it (entry `position + 1`), where that starts with an older version of the very key: a lookup
     /// that finds nothing in `handle` goes on there.
     pub then: Option<BlockHandle>,
+}
+
+/// A search for an entry, halfway.
+#[derive(Clone, Debug)]
+pub struct IndexApproach(Approach);
+
+impl IndexApproach {
+    /// A few entries among which it will be, mostly: for whoever can have what belongs to them brought near meanwhile. There need not be so
+    /// many.
+    #[inline]
+    pub fn among(&self) -> Range<u32> {
+        self.0.leaves.clone()
+    }
 }
 
 impl<'a> Index<'a> {
@@ -79,22 +92,28 @@ impl<'a> Index<'a> {
     /// As [`Index::find`].
     #[inline]
     pub fn position(&self, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
-        self.position_telling(key, seq, |_| ())
+        self.position_from(self.approach(key), key, seq)
     }
 
-    /// [`Index::position`], which tells `soon` of a few entries among which it will be, before it is known which one, for whoever can
-    /// have what belongs to them brought near meanwhile. There need not be so many.
+    /// The first half of [`Index::position`]: asks the processor for what the second half looks at. For whoever has something else to do
+    /// until that is near.
+    #[inline]
+    pub fn approach(&self, key: &[u8]) -> IndexApproach {
+        IndexApproach(self.block.approach(key))
+    }
+
+    /// The second half, from where this index's [`Index::approach`] of the key has come to.
     ///
     /// # Errors
     /// As [`Index::find`].
     #[inline]
-    pub fn position_telling(
+    pub fn position_from(
         &self,
+        approach: IndexApproach,
         key: &[u8],
         seq: Seq,
-        soon: impl FnOnce(Range<u32>),
     ) -> Result<Option<(u32, bool)>> {
-        floor_position(self.block, key, seq, soon)
+        floor_position(self.block, key, seq, approach.0)
     }
 
     /// All entries' blocks, in order.

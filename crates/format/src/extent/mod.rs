@@ -30,7 +30,7 @@ pub use builder::{ExtentBuilder, ExtentForm, FinishedExtent};
 pub use footer::{Footer, Properties};
 pub use handle::{BlockHandle, BlockSpan};
 pub use image::Image;
-pub use index::{Found, Index, IndexCursor, IndexPlace};
+pub use index::{Found, Index, IndexApproach, IndexCursor, IndexPlace};
 pub use meta::{ExtentMeta, STAGED_SEQ, Section};
 
 /// Space is allocated in units of this many bytes.

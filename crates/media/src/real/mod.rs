@@ -18,7 +18,7 @@ use terrane_base::{Error, ErrorKind, Result};
 
 use crate::error::{check_map_len, io_error};
 use crate::pool::Pools;
-use crate::{DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pool, ReadRequest, Region};
+use crate::{DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pool, ReadRequest, Region, Thread};
 
 mod file;
 mod lock;
@@ -180,6 +180,14 @@ impl Media for RealMedia {
 
     fn help(&self) -> Help {
         Help::Threads
+    }
+
+    fn cores(&self) -> Vec<usize> {
+        crate::thread::cores()
+    }
+
+    fn start_thread(&self, name: &str, core: Option<usize>, job: Job) -> Result<Thread> {
+        Thread::start(name, core, job)
     }
 
     fn shutdown(&self) {

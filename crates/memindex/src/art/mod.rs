@@ -27,6 +27,7 @@
 //! # After a crash
 //! Nothing remains. The log holds what is needed to fill an index again.
 
+mod descent;
 pub(crate) mod lock;
 pub(crate) mod node;
 mod pool;
@@ -36,6 +37,7 @@ mod versions;
 mod word;
 
 use std::cmp::Ordering as Order;
+use std::sync::Arc;
 
 use terrane_base::{MemoryBudget, Seq};
 
@@ -43,9 +45,11 @@ use crate::record::{Record, RecordPtr};
 use lock::Wait;
 use node::{NodeRef, Slot};
 use pool::Pool;
+pub(crate) use reclaim::Clock;
 use reclaim::{Domain, Guard};
 use word::Kind;
 
+pub(crate) use descent::Descent;
 pub(crate) use node::MAX_DEPTH;
 pub(crate) use seek::{Path, Way};
 pub(crate) use word::{Leaf, Word};
@@ -101,13 +105,36 @@ impl<'a> Seen<'a> {
     }
 }
 
+/// A node that a reader comes to, and how many bytes of the key lead there from the root without those of the path that the node's own
+/// word stands for.
+#[derive(Clone, Copy)]
+struct Place {
+    word: Word,
+    start: usize,
+}
+
+impl Place {
+    /// How deep the node is, if its word says so.
+    #[inline]
+    fn depth(self) -> Option<usize> {
+        self.word.prefix().map(|prefix| self.start + prefix)
+    }
+}
+
+/// Where a step leads: to a node, or to a leaf or nothing.
+#[derive(Clone, Copy)]
+enum Next {
+    Node(Place),
+    Leaf(Word),
+}
+
 impl Art {
-    pub(crate) fn new(budget: MemoryBudget) -> Self {
+    pub(crate) fn new(clock: Arc<Clock>, budget: MemoryBudget) -> Self {
         let pool = Pool::new(budget);
         let root = pool.node(Kind::N256);
         root.start(&[], Word::EMPTY);
         let root = root.word(0);
-        Art { domain: Domain::new(), pool, root }
+        Art { domain: Domain::on(clock), pool, root }
     }
 
     /// Bytes taken from the budget.
@@ -119,7 +146,13 @@ impl Art {
     #[inline]
     pub(crate) fn get(&self, key: &[u8], snapshot: Seq) -> Option<Record<'_>> {
         let guard = self.domain.pin();
-        match self.leaf(self.find(key, &guard))? {
+        self.newest(self.find(key, &guard), key, snapshot, &guard)
+    }
+
+    /// The newest version at or below `snapshot` of `key`, if that is what the leaf is for.
+    #[inline]
+    fn newest(&self, leaf: Word, key: &[u8], snapshot: Seq, guard: &Guard<'_>) -> Option<Record<'_>> {
+        match self.leaf(leaf)? {
             Leaf::One(record) => {
                 let record = self.read(record);
                 (record.key == key && record.seq <= snapshot).then_some(record)
@@ -129,7 +162,7 @@ impl Art {
                 if newest.key != key || newest.seq <= snapshot {
                     return (newest.key == key).then_some(newest);
                 }
-                list.at_or_below(snapshot, &guard).map(|record| self.read(record))
+                list.at_or_below(snapshot, guard).map(|record| self.read(record))
             }
         }
     }
@@ -159,22 +192,34 @@ impl Art {
 
     /// The only leaf that `key` can be at. Its path may differ from the key's in bytes that were skipped.
     #[inline]
-    fn find(&self, key: &[u8], _pinned: &Guard<'_>) -> Word {
-        let mut node = self.node(self.root);
-        let mut depth = 0;
+    fn find(&self, key: &[u8], pinned: &Guard<'_>) -> Word {
+        let mut place = self.root_place();
         loop {
-            let Some(&byte) = key.get(depth) else { return node.header().here() };
-            let child = node.find(byte);
-            if child.is_empty() || child.is_leaf() {
-                return child;
-            }
-            node = self.node(child);
-            let start = depth + 1;
-            depth = start + child.prefix().unwrap_or_else(|| node.header().depth() - start);
-            if depth > start && (key.len() < depth || !node.header().tail_matches(key, start, depth)) {
-                return Word::EMPTY;
+            match self.toward(place, key, pinned) {
+                Next::Node(next) => place = next,
+                Next::Leaf(word) => return word,
             }
         }
+    }
+
+    fn root_place(&self) -> Place {
+        Place { word: self.root, start: 0 }
+    }
+
+    /// From a node to what hangs below it on the way to `key`.
+    #[inline]
+    fn toward(&self, place: Place, key: &[u8], _pinned: &Guard<'_>) -> Next {
+        let (node, start) = (self.node(place.word), place.start);
+        let depth = place.depth().unwrap_or_else(|| node.header().depth());
+        if depth > start && (key.len() < depth || !node.header().tail_matches(key, start, depth)) {
+            return Next::Leaf(Word::EMPTY);
+        }
+        let Some(&byte) = key.get(depth) else { return Next::Leaf(node.header().here()) };
+        let child = node.find(byte);
+        if child.is_empty() || child.is_leaf() {
+            return Next::Leaf(child);
+        }
+        Next::Node(Place { word: child, start: depth + 1 })
     }
 
     /// Adds `record`, whose key and sequence are given as well.

@@ -24,7 +24,10 @@ struct Tree {
 impl Tree {
     fn with(keys: &[&[u8]]) -> Arc<Tree> {
         let budget = MemoryBudget::new(0);
-        let tree = Tree { art: Art::new(budget.clone()), records: RecordArena::new(budget) };
+        let tree = Tree {
+            art: Art::new(std::sync::Arc::default(), budget.clone()),
+            records: RecordArena::new(budget),
+        };
         for key in keys {
             assert_eq!(tree.insert(key, 1), Inserted::Key);
         }

@@ -11,6 +11,7 @@ mod imp {
     use super::Reuse;
 
     pub(crate) type Domain = terrane_base::reclaim::Domain<Reuse>;
+    pub(crate) use terrane_base::reclaim::Clock;
     pub(crate) type Guard<'d> = terrane_base::reclaim::Guard<'d, Reuse>;
 }
 
@@ -19,10 +20,14 @@ mod imp {
     use super::Reuse;
 
     pub(crate) struct Domain;
+
+    /// Of no use here.
+    #[derive(Default)]
+    pub struct Clock;
     pub(crate) struct Guard<'d>(&'d Domain);
 
     impl Domain {
-        pub(crate) fn new() -> Domain {
+        pub(crate) fn on(_: std::sync::Arc<Clock>) -> Domain {
             Domain
         }
 
@@ -39,10 +44,12 @@ mod imp {
     }
 }
 
-pub(crate) use imp::{Domain, Guard};
+pub(crate) use imp::{Clock, Domain, Guard};
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Arc;
+
     use terrane_base::MemoryBudget;
 
     use crate::art::Art;
@@ -72,7 +79,7 @@ mod tests {
     #[test]
     fn memory_is_not_used_again_while_a_reader_is_inside() {
         let budget = MemoryBudget::new(0);
-        let tree = Tree { art: Art::new(budget.clone()), records: RecordArena::new(budget) };
+        let tree = Tree { art: Art::new(Arc::default(), budget.clone()), records: RecordArena::new(budget) };
         tree.fill(0);
         let reused = tree.fill(ROUNDS);
         // A reader that came in now may stand on any node of the tree, and on each that leaves it from here on.

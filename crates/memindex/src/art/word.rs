@@ -133,12 +133,20 @@ impl Word {
     pub(crate) fn prefetch(self) {
         prefetch(self.0 & RECORD_ADDRESS & !(LINE - 1));
     }
+
+    /// As [`Word::prefetch`], of the line behind, where what it points at may go on.
+    #[inline]
+    pub(crate) fn prefetch_next(self) {
+        prefetch((self.0 & RECORD_ADDRESS & !(LINE - 1)) + LINE);
+    }
 }
 
-const LINE: u64 = 64;
+/// Bytes of a line of the processor's cache.
+pub(crate) const LINE: u64 = 64;
 
+/// Asks the processor to load the line of this address. Never waits.
 #[inline]
-fn prefetch(address: u64) {
+pub(crate) fn prefetch(address: u64) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     // SAFETY: a prefetch reads nothing as far as the program can tell, whatever the address.
     unsafe {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, Lsn, MemoryBudget, Result, Seq, SubtableId};
 use terrane_cache::{Cache, HeatSampler};
 use terrane_commit::{Buckets, Ring};
@@ -99,6 +100,8 @@ pub(crate) struct Engine {
     pub(crate) ddl: Mutex<()>,
     /// All memtables.
     pub(crate) memory: MemoryBudget,
+    /// That of memtables and the cache: who is inside of one is inside of all.
+    pub(crate) clock: Arc<Clock>,
     pub(crate) pacer: Pacer,
     pub(crate) scheduler: Scheduler,
     /// Raised whenever background work ended.
@@ -199,7 +202,7 @@ impl Engine {
     }
 
     /// Calls `f` on the value of `key` at the sequence `at` in `state`; `None` if that can no longer be read.
-    fn get_in<R>(
+    pub(crate) fn get_in<R>(
         &self,
         state: &Super,
         table: &Table,

@@ -48,7 +48,8 @@ impl Engine {
         }
         let generation = self.generation.load(Ordering::Acquire) + 1;
         let kind = table.options().index;
-        let next = Memtable::new(kind, generation, self.memory.clone()).salted(self.media.entropy());
+        let next = Memtable::new(kind, generation, self.memory.clone(), self.clock.clone())
+            .salted(self.media.entropy());
         table.push_memtable(Arc::new(next));
         match self.ring.bump_epoch() {
             Ok(boundary) => {

@@ -29,7 +29,9 @@ use crate::db::engine::Engine;
 use crate::db::snapshot::Snapshot;
 use crate::db::stats::Stats;
 use crate::db::subtable::Subtable;
+use crate::exec::{Executor, ExecutorOptions};
 use crate::options::{Durability, Options, SubtableOptions};
+use crate::read::reader::Reader;
 use crate::recovery;
 use crate::txn::big::ingest::Ingest;
 use crate::txn::options::TransactionOptions;
@@ -105,6 +107,21 @@ impl Db {
         options.check()?;
         let engine = recovery::open(media, dir.as_ref(), options)?;
         Ok(Db { _closer: Arc::new(Closer(engine.clone())), engine })
+    }
+
+    /// Starts threads, each bound to a processor, that own the subtables between them: for servers that want each processor to keep to its
+    /// own data. There may be several.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`] above 1,024 cores, [`ErrorKind::Io`] if a thread cannot be started or
+    /// bound, [`ErrorKind::Unsupported`] on a simulated machine.
+    pub fn executor(&self, options: ExecutorOptions) -> Result<Executor> {
+        Executor::start(self.engine.clone(), &options)
+    }
+
+    /// A way to read that the calling thread has to itself: for threads that read all the time.
+    pub fn reader(&self) -> Reader<'_> {
+        Reader::new(&self.engine)
     }
 
     /// Removes the database in `dir` and the directory, if nothing else is in it. Files that are not a database's are

@@ -64,7 +64,7 @@ impl Engine {
             lsn,
         }])?;
         let generation = self.generation.load(Ordering::Acquire);
-        let memtable = Memtable::new(options.index, generation, self.memory.clone());
+        let memtable = Memtable::new(options.index, generation, self.memory.clone(), self.clock.clone());
         let memtable = Arc::new(memtable.salted(self.media.entropy()));
         let version = Arc::new(Version::empty(self.reclaimer.clone()));
         let table = Arc::new(Table::new(id, name, self.database, options, memtable, version, lsn));
@@ -91,7 +91,12 @@ impl Engine {
         let state = table.state_full();
         let generation = self.generation.load(Ordering::Acquire);
         table.drop_with(
-            Arc::new(Memtable::new(table.options().index, generation, self.memory.clone())),
+            Arc::new(Memtable::new(
+                table.options().index,
+                generation,
+                self.memory.clone(),
+                self.clock.clone(),
+            )),
             Arc::new(Version::empty(self.reclaimer.clone())),
         );
         let mut changed = (*tables).clone();

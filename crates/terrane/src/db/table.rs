@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrane_base::{Current, Epoch, Error, ErrorKind, Lsn, Result, SubtableId};
+use terrane_base::{Current, Epoch, Error, ErrorKind, Kept, Lsn, Result, SubtableId};
 use terrane_commit::of_epoch;
 
 use crate::compact::busy::{BusyRanges, KeyRange};
@@ -141,6 +141,17 @@ impl Table {
     /// The present state, to keep.
     pub(crate) fn state_full(&self) -> Arc<Super> {
         self.state.load_full()
+    }
+
+    /// The present state, from the one that was kept if it still is that.
+    #[inline]
+    pub(crate) fn refresh<'k>(&self, kept: &'k mut Option<Kept<Super>>) -> &'k Arc<Super> {
+        self.state.refresh(kept)
+    }
+
+    /// Whether a state that was kept is the present one.
+    pub(crate) fn is_present(&self, kept: &Kept<Super>) -> bool {
+        self.state.is_present(kept)
     }
 
     /// States of lower epochs hold what a newer one has not: long readers move over.

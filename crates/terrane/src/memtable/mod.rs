@@ -11,9 +11,11 @@
 //! # Concurrency
 //! Any number of writers and readers. Records become visible to a snapshot by their sequence, not by being inserted.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use terrane_base::reclaim::Clock;
 use terrane_base::{Lsn, MemoryBudget, Result, Seq};
 use terrane_commit::Stretch;
 use terrane_format::Kind;
@@ -45,13 +47,13 @@ impl std::fmt::Debug for Memtable {
 }
 
 impl Memtable {
-    pub(crate) fn new(kind: IndexKind, generation: u64, budget: MemoryBudget) -> Self {
+    pub(crate) fn new(kind: IndexKind, generation: u64, budget: MemoryBudget, clock: Arc<Clock>) -> Self {
         let kind = match kind {
             IndexKind::Art => terrane_memindex::IndexKind::Art,
             IndexKind::Skiplist => terrane_memindex::IndexKind::Skiplist,
         };
         Memtable {
-            index: MemIndex::new(kind, budget.clone()),
+            index: MemIndex::on(clock, kind, budget.clone()),
             tombstones: MemTombstones::new(budget),
             stretch: Stretch::new(generation),
             deletes: AtomicU64::new(0),

@@ -101,7 +101,7 @@ impl From<Option<BlockHandle>> for Candidate {
     }
 }
 
-fn run_at(state: &Super, at: usize) -> Option<&Arc<Run>> {
+pub(crate) fn run_at(state: &Super, at: usize) -> Option<&Arc<Run>> {
     let l0 = &state.version.l0;
     l0.get(at).or_else(|| state.version.levels.get(at - l0.len()))
 }
@@ -146,6 +146,8 @@ impl Walk {
             }
             Step::Done(found.take().map(|call| call(f)))
         };
+        // One guard for all of the step: memtables, and index, filter and data of each run.
+        let hold = view.cache.hold();
         if !self.below_memtables {
             for m in &view.state.memtables {
                 let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Step::Outdated) };
@@ -163,8 +165,6 @@ impl Walk {
             }
             self.below_memtables = true;
         }
-        // One guard for all blocks of the step: index, filter and data of each run.
-        let hold = view.cache.hold();
         while let Some(run) = run_at(view.state, self.run) {
             if let Some(r) = run.find(key) {
                 match self.search(r, view, &hold, (key, seq), supplied, &mut answer)? {
@@ -189,31 +189,19 @@ impl Walk {
     ) -> Result<Option<Step<R>>> {
         let extent = &r.extent;
         let need = |part: Part| Ok(Some(Step::Need(Box::new(Need { extent: extent.clone(), part }))));
-        let cover = r.covering(key, seq)?;
-        let gone = || (cover > 0).then_some(Step::Done(None));
+        let asked = Asked::new(r, view, key, seq)?;
+        let gone = || (asked.cover > 0).then_some(Step::Done(None));
         if extent.meta.blocks == 0 {
             return Ok(gone());
         }
-        // Rows are the newest of their extent: good for lookups that see all of it.
-        let rows = view.rows.filter(|_| extent.meta.max_seq <= seq);
-        if let Some(row) = rows.and_then(|rows| rows.get(extent.meta.id.0, key)) {
-            if row.seq < cover {
-                return Ok(Some(Step::Done(None)));
-            }
-            return Ok(Some(answer(Found { kind: row.kind, value: &row.value })));
+        if let Some(row) = asked.row() {
+            return Ok(Some(asked.judge(row.seq, row.kind, &row.value).map_or(Step::Done(None), answer)));
         }
         // What a block says of the key.
         let mut look = |bytes: &[u8], offset: u32| -> Result<Option<Step<R>>> {
             let hit = Block::parse(bytes).and_then(|block| block::get(block, key, seq));
-            let Some((s, kind, value)) = hit.map_err(|e| extent.place(e, offset))? else { return Ok(None) };
-            if let Some(rows) = rows {
-                rows.insert(extent.meta.id.0, key, Row { seq: s, kind, value: value.into() });
-            }
-            view.heat.touch(extent.meta.id.0);
-            if s < cover {
-                return Ok(Some(Step::Done(None)));
-            }
-            Ok(Some(answer(Found { kind, value })))
+            let hit = hit.map_err(|e| extent.place(e, offset))?;
+            Ok(hit.map(|hit| asked.meet(hit).map_or(Step::Done(None), &mut *answer)))
         };
         if self.candidates.is_none()
             && supplied.is_none()
@@ -298,6 +286,47 @@ impl Walk {
     }
 }
 
+/// A lookup in one extent: what of its versions there counts.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    extent: &'a Extent,
+    key: &'a [u8],
+    /// The newest sequence whose range tombstone covers the key here; 0 if none does.
+    pub(crate) cover: Seq,
+    rows: Option<&'a RowCache>,
+    heat: &'a HeatSampler,
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn new(r: &'a ExtentRef, view: View<'a>, key: &'a [u8], seq: Seq) -> Result<Self> {
+        let extent = &*r.extent;
+        // Rows are the newest of their extent: good for lookups that see all of it.
+        let rows = view.rows.filter(|_| extent.meta.max_seq <= seq);
+        Ok(Asked { extent, key, cover: r.covering(key, seq)?, rows, heat: view.heat })
+    }
+
+    /// The row, if it is cached.
+    pub(crate) fn row(&self) -> Option<Arc<Row>> {
+        self.rows.and_then(|rows| rows.get(self.extent.meta.id.0, self.key))
+    }
+
+    /// What a version that a block holds comes to; `None` if it is deleted by range. (Neither says whether it is a deletion.)
+    #[inline]
+    pub(crate) fn meet<'v>(&self, (seq, kind, value): (Seq, Kind, &'v [u8])) -> Option<Found<'v>> {
+        if let Some(rows) = self.rows {
+            rows.insert(self.extent.meta.id.0, self.key, Row { seq, kind, value: value.into() });
+        }
+        self.heat.touch(self.extent.meta.id.0);
+        self.judge(seq, kind, value)
+    }
+
+    /// As [`Asked::meet`], of a row.
+    #[inline]
+    pub(crate) fn judge<'v>(&self, seq: Seq, kind: Kind, value: &'v [u8]) -> Option<Found<'v>> {
+        (seq >= self.cover).then_some(Found { kind, value })
+    }
+}
+
 /// What memory says of a key, of what an extent says of it.
 enum Said<R> {
     /// Everything; `None` is nothing.
@@ -319,9 +348,15 @@ fn filter_may_contain(
 }
 
 /// Whether the filter that lies there in the section of filters lets a key pass.
-fn may_contain(filters: &[u8], (from, len): (u32, u32), hash: u64, extent: &Extent) -> Result<bool> {
+fn may_contain(filters: &[u8], place: (u32, u32), hash: u64, extent: &Extent) -> Result<bool> {
+    Ok(filter::may_contain(filter_at(filters, place, extent)?, hash))
+}
+
+/// The filter that lies there in the section of filters.
+#[inline]
+pub(crate) fn filter_at<'f>(filters: &'f [u8], (from, len): (u32, u32), extent: &Extent) -> Result<&'f [u8]> {
     let own = filters.get(from as usize..).and_then(|f| f.get(..len as usize));
-    own.map(|own| filter::may_contain(own, hash)).ok_or_else(|| {
+    own.ok_or_else(|| {
         let damage = Error::corruption("a filter lies outside the filter section");
         extent.place(damage, extent.meta.filter.offset)
     })

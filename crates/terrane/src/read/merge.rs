@@ -320,7 +320,7 @@ mod tests {
     use crate::tombstone::During;
 
     fn source(records: impl IntoIterator<Item = (Kind, Vec<u8>, Vec<u8>)>, first: Seq) -> Source {
-        let m = Memtable::new(IndexKind::Art, 0, MemoryBudget::new(1 << 20));
+        let m = Memtable::new(IndexKind::Art, 0, MemoryBudget::new(1 << 20), Arc::default());
         for (seq, (kind, key, value)) in (first..).zip(records) {
             m.insert(seq - 1, seq, kind, &key, &value, During::Replay).unwrap();
         }

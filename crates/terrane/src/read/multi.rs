@@ -1,5 +1,5 @@
-//! Many point lookups at once: what memory holds is answered at once; what it does not hold is fetched together, each
-//! block once, with the device's queue filled, and the lookups go on.
+//! Many point lookups at once: what memory holds is answered at once, by lookups that take turns; what it does not hold is fetched
+//! together, each block once, with the device's queue filled, and those lookups begin anew with it.
 //!
 //! # Bounds
 //! Lookups that wait are taken in the order in which their blocks lie on the device, so many blocks at a time as
@@ -11,15 +11,20 @@ use std::cell::Cell;
 
 use terrane_base::{Result, Seq};
 use terrane_cache::{FrameKey, Pin};
+use terrane_format::Kind;
 
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::read::blocks;
 use crate::read::lookup::{Copied, Found, Need, Step, View, Walk};
+use crate::read::turns::{self, Said};
 use crate::tombstone::outdated;
 
 /// Most reads on their way at once: what keeps a device busy.
 const READS: usize = 128;
+
+/// Keys that are looked up under one hold of the cache: what leaves that meanwhile is freed after it.
+const HELD: usize = 256;
 
 /// Most bytes of blocks fetched at once (one block may be larger): the twentieth of the cache by which private buffers and
 /// frames in use may exceed it, but what a small read takes at least, and what a device needs to be busy at most.
@@ -79,6 +84,7 @@ fn multi_get_at(
     let mut out: Vec<Option<Vec<u8>>> = Vec::new();
     out.resize_with(keys.len(), || None);
     let view = View { state: &state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };
+    let Some(lacking) = from_memory(engine, view, keys, seq, &mut out)? else { return Ok(None) };
     let overtaken = Cell::new(false);
     // Goes on with the lookup of key `at`; what it needs next, or nothing if it is answered.
     let mut step = |at: usize, walk: &mut Walk, mut supplied: Option<Pin>| -> Result<Option<Need>> {
@@ -96,7 +102,7 @@ fn multi_get_at(
         }
     };
     let mut waiting: Vec<Waiting> = Vec::new();
-    for at in 0..keys.len() {
+    for at in lacking {
         let mut walk = Walk::default();
         if let Some(need) = step(at, &mut walk, None)? {
             waiting.push(Waiting { at, walk, need, done: false });
@@ -128,6 +134,49 @@ fn multi_get_at(
         waiting.retain(|w| !w.done);
     }
     Ok(Some(out))
+}
+
+/// Answers what memory can answer; the places of the other keys, or `None` if the sequence was overtaken.
+fn from_memory(
+    engine: &Engine,
+    view: View<'_>,
+    keys: &[impl AsRef<[u8]>],
+    seq: Seq,
+    out: &mut [Option<Vec<u8>>],
+) -> Result<Option<Vec<usize>>> {
+    if keys.len() < 2 {
+        return Ok(Some((0..keys.len()).collect()));
+    }
+    let (mut lacking, mut large, mut failed, mut overtaken) = (Vec::new(), Vec::new(), None, false);
+    for (chunk, some) in keys.chunks(HELD).enumerate() {
+        let hold = engine.cache.hold();
+        let numbered = (chunk * HELD..).zip(some).map(|(at, key)| (at, view, key.as_ref()));
+        turns::look_up(&hold, seq, numbered, |at, said| match said {
+            Ok(Said::Value(value)) => {
+                out[at] = value.map(|copy| {
+                    if copy.kind == Kind::ValueRef {
+                        large.push(at);
+                    }
+                    copy.value
+                });
+            }
+            Ok(Said::NotAll) => lacking.push(at),
+            Ok(Said::Outdated) => overtaken = true,
+            Err(e) => failed = Some(e),
+        });
+        drop(hold);
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        if overtaken {
+            return Ok(None);
+        }
+        for at in large.drain(..) {
+            let value = out[at].take().map(|encoded| engine.read_large(&encoded));
+            out[at] = value.transpose()?;
+        }
+    }
+    Ok(Some(lacking))
 }
 
 /// How many of `waiting`, which are sorted by block, are served together.

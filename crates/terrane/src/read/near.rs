@@ -2,12 +2,10 @@
 //!
 //! Nothing here reads the medium. What is not in memory is for the caller to name.
 
-use std::ops::Range;
-
 use terrane_base::{Result, Seq};
 use terrane_cache::{Cache, Children, FrameKey, Hold, Seen, Swizzling};
 use terrane_format::block::BlockShape;
-use terrane_format::extent::Index;
+use terrane_format::extent::{Index, IndexApproach};
 
 use crate::levels::{Extent, Known};
 use crate::read::blocks::Part;
@@ -45,10 +43,32 @@ impl<'h> Near<'h> {
     /// As [`Index::position`].
     #[inline]
     pub(crate) fn position(&self, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
+        self.position_from(self.approach(key)?, key, seq)
+    }
+
+    /// As [`Index::approach`].
+    #[inline]
+    pub(crate) fn approach(&self, key: &[u8]) -> Result<IndexApproach> {
+        let approach = self.index()?.approach(key);
         // While the search finds out which one it is, the slots come near.
-        let soon = |some: Range<u32>| self.hold.prefetch_slots(self.blocks, some);
-        let index = Index::over(self.blocks.parent().over(self.index.bytes())?);
-        index.position_telling(key, seq, soon)
+        self.hold.prefetch_slots(self.blocks, approach.among());
+        Ok(approach)
+    }
+
+    /// As [`Index::position_from`].
+    #[inline]
+    pub(crate) fn position_from(
+        &self,
+        approach: IndexApproach,
+        key: &[u8],
+        seq: Seq,
+    ) -> Result<Option<(u32, bool)>> {
+        self.index()?.position_from(approach, key, seq)
+    }
+
+    #[inline]
+    fn index(&self) -> Result<Index<'h>> {
+        Ok(Index::over(self.blocks.parent().over(self.index.bytes())?))
     }
 
     /// What is known of block `number`.
@@ -80,6 +100,12 @@ impl<'h> Near<'h> {
             self.hold.swizzle_section(slots, key);
             Some(found)
         })
+    }
+
+    /// Has these bytes of a frame that was found brought near.
+    #[inline]
+    pub(crate) fn announce_bytes(&self, bytes: &[u8]) {
+        self.hold.prefetch_bytes(bytes);
     }
 
     /// Block `number`, if it is in memory.

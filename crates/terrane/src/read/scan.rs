@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn table() -> Arc<Table> {
-        let memtable = Arc::new(Memtable::new(IndexKind::Art, 0, MemoryBudget::new(1 << 20)));
+        let memtable = Arc::new(Memtable::new(IndexKind::Art, 0, MemoryBudget::new(1 << 20), Arc::default()));
         Arc::new(Table::new(SubtableId(1), "t", 1, SubtableOptions::new(), memtable, version(), 0))
     }
 
@@ -198,7 +198,12 @@ mod tests {
         let busy = Seated::new(table.clone());
         idle.put(scan(&table));
         let taken = scan(&table);
-        table.push_memtable(Arc::new(Memtable::new(IndexKind::Art, 1, MemoryBudget::new(1 << 20))));
+        table.push_memtable(Arc::new(Memtable::new(
+            IndexKind::Art,
+            1,
+            MemoryBudget::new(1 << 20),
+            Arc::default(),
+        )));
         let kept = idle.take().expect("a freeze takes nothing away");
         idle.put(kept);
         let old = Arc::downgrade(&taken.state);

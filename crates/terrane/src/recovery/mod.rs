@@ -26,6 +26,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, MemoryBudget, Result, SubtableId};
 use terrane_cache::{Cache, CacheOptions, HeatSampler};
 use terrane_commit::{Buckets, Limits, Ring};
@@ -63,7 +64,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let manifest = ManifestStore::open(media.clone(), dir, poison.clone())?;
     let state = manifest.with_state(DbState::clone);
     let uuid = manifest.superblock().uuid;
-    let cache = Cache::new(CacheOptions::new(options.cache_bytes));
+    let clock = Arc::new(Clock::new());
+    let cache = Cache::on(clock.clone(), CacheOptions::new(options.cache_bytes));
     let cache = Arc::new(cache.with_swizzling(options.tuning.swizzling));
     if let Some(simd) = options.tuning.simd {
         simd.use_at_most();
@@ -80,7 +82,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     log_options.segment_bytes = options.tuning.segment_bytes;
     log_options.tail_bytes = options.tuning.tail_bytes;
     log_options.drain_bytes = options.tuning.drain_bytes;
-    let memtables = memtables(&state, &memory, &*media)?;
+    let memtables = memtables(&state, &memory, &clock, &*media)?;
     let replayed = replay::replay(&media, &log_options, &state, &memtables)?;
     let mut values: Vec<_> = memtables.values().flat_map(|m| m.values()).collect();
     for prepared in &replayed.in_doubt {
@@ -174,6 +176,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         log,
         log_generation: generation,
         cache,
+        clock,
         rows: RowCache::new(options.row_cache_bytes),
         heat: HeatSampler::new(),
         heat_folds: AtomicU64::new(0),
@@ -225,13 +228,14 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
 fn memtables(
     state: &DbState,
     memory: &MemoryBudget,
+    clock: &Arc<Clock>,
     media: &dyn Media,
 ) -> Result<HashMap<SubtableId, Arc<Memtable>>> {
     let mut all = HashMap::new();
     for (id, s) in &state.subtables {
         let record = SubtableOptionsRecord::decode(&s.options).map_err(|e| e.with_subtable(&*s.name))?;
         let o = options::from_record(&record);
-        let memtable = Memtable::new(o.index, 0, memory.clone()).salted(media.entropy());
+        let memtable = Memtable::new(o.index, 0, memory.clone(), clock.clone()).salted(media.entropy());
         all.insert(*id, Arc::new(memtable));
     }
     Ok(all)

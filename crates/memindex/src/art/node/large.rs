@@ -1,5 +1,7 @@
 //! Nodes of up to 48 and 256 children, addressed by the byte.
 
+use std::mem::offset_of;
+
 use terrane_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::art::node::{DEPTH_BITS, Header, Node};
@@ -59,6 +61,11 @@ pub(crate) struct Node48 {
 }
 
 impl Node48 {
+    /// Where within the node a search for `byte` begins.
+    pub(crate) fn looks_at(byte: u8) -> u64 {
+        (offset_of!(Node48, index) + usize::from(byte)) as u64
+    }
+
     fn place(&self, byte: u8) -> Option<&AtomicU64> {
         let place = self.index[usize::from(byte)].load(Ordering::Acquire);
         self.children.get(usize::from(place).wrapping_sub(1))
@@ -128,6 +135,13 @@ pub(crate) struct Node256 {
     header: Header,
     present: Present,
     children: [AtomicU64; 256],
+}
+
+impl Node256 {
+    /// Where within the node a search for `byte` looks.
+    pub(crate) fn looks_at(byte: u8) -> u64 {
+        (offset_of!(Node256, children) + usize::from(byte) * size_of::<AtomicU64>()) as u64
+    }
 }
 
 impl Node for Node256 {

@@ -27,7 +27,7 @@ use std::cmp::Ordering as Order;
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::art::lock::VersionLock;
-use crate::art::word::{Kind, Leaf, Word};
+use crate::art::word::{Kind, LINE, Leaf, Word, prefetch};
 use crate::record::RecordPtr;
 
 pub(crate) use large::{Node48, Node256};
@@ -245,6 +245,22 @@ impl<'a> NodeRef<'a> {
     #[inline]
     pub(crate) fn find(self, byte: u8) -> Word {
         each!(self, node => node.find(byte))
+    }
+
+    /// Asks the processor for what [`NodeRef::find`] of `byte` will look at, and for the header. The node may have gone from the tree.
+    #[inline]
+    pub(crate) fn prefetch(self, byte: Option<u8>) {
+        let at = self.address() as u64;
+        prefetch(at);
+        match (self, byte) {
+            (NodeRef::N4(_), _) => {}
+            (NodeRef::N16(_), _) => {
+                (1..size_of::<Node16>() as u64 / LINE).for_each(|n| prefetch(at + n * LINE))
+            }
+            (NodeRef::N48(_), Some(byte)) => prefetch(at + Node48::looks_at(byte)),
+            (NodeRef::N256(_), Some(byte)) => prefetch(at + Node256::looks_at(byte)),
+            (NodeRef::N48(_) | NodeRef::N256(_), None) => {}
+        }
     }
 
     /// The child with the smallest byte at or after `byte` (which may be 256).

@@ -1,0 +1,366 @@
+//! A core: a thread bound to a processor that carries out what comes through its rings, turn by turn.
+//!
+//! A turn takes what each lane has, up to a bound; looks up all keys that were asked for together, so that they wait for memory at the same
+//! time ([`crate::read::turns`]); runs the work that was sent; and asks its pollers.
+//!
+//! # Nothing shared is written
+//! The thread *stays* inside of the epochs and renews its stay between turns, so guards cost it no atomic read-modify-write and no fence
+//! ([`terrane_base::reclaim`]); it keeps the states of the subtables that it reads, and looks at one word of each to see whether they are
+//! still the newest ([`terrane_base::Current::refresh`]). Flushes, merges and writes come from outside and put new states in place.
+//! What it keeps would keep memtables and extents from being freed: every [`SWEEP`] turns it lets go of what is outdated, and of all of it
+//! before it sleeps.
+//!
+//! # What memory does not hold
+//! is read by background tasks, which send the answers ([`late`](super::late)): a core goes on meanwhile.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use terrane_base::{Error, ErrorKind, Result, SubtableId};
+use terrane_format::Kind;
+
+use crate::Subtable;
+use crate::db::table::Table;
+use crate::exec::balance::{Load, Served};
+use crate::exec::lane::{CoreEnd, Lane};
+use crate::exec::late;
+use crate::exec::request::{Answer, Request};
+use crate::exec::shared::{Arrival, Shared};
+use crate::read::kept::{BySubtable, KeptState};
+use crate::read::lookup::View;
+use crate::read::turns::{self, Said};
+
+/// Requests that a turn takes of each lane.
+const TAKE: usize = 64;
+/// Turns without anything to do before a core sleeps: some microseconds.
+const SPINS: u32 = 200;
+/// Turns after which a core lets go of states that are outdated, and looks at the time.
+const SWEEP: u32 = 1024;
+/// How often it reports what it has done.
+const REPORT: Duration = Duration::from_millis(100);
+
+/// Runs on a core again and again; see [`crate::Executor::poll_on`].
+pub(super) type Poller = Box<dyn FnMut(&mut Core<'_>) -> Polled + Send>;
+
+/// What a poller says.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polled {
+    /// It has done something and wants to be asked again at once.
+    Again,
+    /// There was nothing to do: the core may sleep until a request comes, or [`crate::Executor::wake`].
+    Idle,
+    /// It is not to be asked any more.
+    Done,
+}
+
+/// A core, as the work that runs on it sees it.
+pub struct Core<'e> {
+    shared: &'e Arc<Shared>,
+    number: usize,
+    tables: BySubtable<Entry>,
+    load: Load,
+}
+
+/// A subtable that the core has read.
+struct Entry {
+    kept: KeptState,
+    served: Served,
+}
+
+impl Core<'_> {
+    /// Its number, from 0.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Whether it owns `key`. Any core may read and write any key: the owner has it in its processor's caches.
+    pub fn owns(&self, table: &Subtable, key: &[u8]) -> bool {
+        self.shared.placement.load().owner(table.table().id, key) == self.number
+    }
+
+    /// Calls `f` with the value of `key`, if it has one: as [`Subtable::get_with`], but that nothing is written that other threads read or
+    /// write, if memory holds what is needed. If not it blocks, and the core with it.
+    ///
+    /// # Errors
+    /// As for [`Subtable::get_with`]; [`ErrorKind::InvalidArgument`] for a subtable of another database.
+    pub fn get_with<R>(
+        &mut self,
+        table: &Subtable,
+        key: &[u8],
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        self.shared.check(table)?;
+        let table = table.table();
+        let entry = self.tables.entry(table.id).or_insert_with(|| Entry::new(table.clone()));
+        entry.served.count(key);
+        self.load.count();
+        entry.kept.get_with(&self.shared.engine, key, f)
+    }
+
+    /// The value of `key`, as [`Core::get_with`].
+    ///
+    /// # Errors
+    /// As for [`Core::get_with`].
+    pub fn get(&mut self, table: &Subtable, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_with(table, key, <[u8]>::to_vec)
+    }
+
+    /// A lane from this core to all others, for a poller that needs what they own.
+    ///
+    /// # Errors
+    /// As for [`crate::Executor::lane`].
+    pub fn lane(&self, depth: usize) -> Result<Lane> {
+        Lane::new(self.shared.clone(), depth)
+    }
+
+    /// The subtable of this number, with its newest state.
+    fn entry(&mut self, id: SubtableId) -> Result<&mut Entry> {
+        if !self.tables.contains_key(&id) {
+            let tables = self.shared.engine.tables.load();
+            let gone = || Error::new(ErrorKind::SubtableDropped, "the subtable was dropped");
+            let table = tables.by_id(id).ok_or_else(gone)?;
+            self.tables.insert(id, Entry::new(table.clone()));
+        }
+        let entry = self.tables.get_mut(&id).ok_or_else(|| Error::invalid("no such subtable"))?;
+        entry.kept.refresh();
+        Ok(entry)
+    }
+
+    /// Lets go of states: of all, or of those that are outdated.
+    fn let_go(&mut self, all: bool) {
+        self.tables.retain(|_, e| !e.kept.table().is_dropped());
+        self.tables.values_mut().for_each(|e| e.kept.let_go(all));
+    }
+
+    /// Tells the balance what was done, if it is time.
+    fn report(&mut self) {
+        let now = self.shared.engine.media.now();
+        if let Some(total) = self.load.take(now, REPORT) {
+            let tables = self.tables.iter_mut().map(|(id, e)| (*id, e.served.take())).collect();
+            self.shared.balance.report(self.number, total, tables, &self.shared.placement);
+        }
+    }
+}
+
+impl Entry {
+    fn new(table: Arc<Table>) -> Self {
+        Entry { kept: KeptState::new(table), served: Served::default() }
+    }
+}
+
+impl fmt::Debug for Core<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// A core at work.
+pub(super) struct Running<'e> {
+    core: Core<'e>,
+    lanes: Vec<CoreEnd>,
+    pollers: Vec<Poller>,
+    /// Lookups of the turn, with the place of their lane.
+    batch: Vec<(usize, Request)>,
+    said: Vec<Option<Result<Said>>>,
+    /// Requests that wait for the medium.
+    late: usize,
+    turns: u32,
+}
+
+impl<'e> Running<'e> {
+    pub(super) fn new(shared: &'e Arc<Shared>, number: usize) -> Self {
+        let core = Core { shared, number, tables: BySubtable::default(), load: Load::default() };
+        Running {
+            core,
+            lanes: Vec::new(),
+            pollers: Vec::new(),
+            batch: Vec::new(),
+            said: Vec::new(),
+            late: 0,
+            turns: 0,
+        }
+    }
+
+    /// Goes on until the executor ends and all that is under way is answered.
+    pub(super) fn run(mut self) {
+        let shared = self.core.shared;
+        let seat = &shared.cores[self.core.number];
+        let mut stay = Some(shared.engine.clock.stay());
+        let mut idle = 0;
+        loop {
+            if let Some(stay) = &stay {
+                stay.renew();
+            }
+            let ending = shared.ending.load(Ordering::Acquire);
+            if self.turn(ending) {
+                idle = 0;
+                continue;
+            }
+            if ending && self.late == 0 {
+                break;
+            }
+            idle += 1;
+            if idle < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            stay = None;
+            self.core.let_go(true);
+            self.core.report();
+            // (It waits for ever only on a simulated machine, and on that there is no such thread.)
+            let woken = seat.sleep(&*shared.engine.media, || {
+                seat.arrived.load(Ordering::Acquire)
+                    || self.lanes.iter().any(|lane| !lane.requests.is_empty())
+                    || (self.late == 0 && shared.ending.load(Ordering::Acquire))
+            });
+            if woken.is_err() {
+                break;
+            }
+            stay = Some(shared.engine.clock.stay());
+            idle = 0;
+        }
+        drop(stay);
+        // Lanes that arrive too late learn that the core has left when they are dropped.
+        drop(seat.close());
+    }
+
+    /// Does what there is to do; whether that was anything.
+    fn turn(&mut self, ending: bool) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(SWEEP) {
+            self.core.let_go(false);
+            self.core.report();
+            self.lanes.retain(|lane| !lane.is_abandoned());
+        }
+        let mut busy = self.arrivals();
+        for at in 0..self.lanes.len() {
+            for _ in 0..TAKE {
+                let Ok(request) = self.lanes[at].requests.pop() else { break };
+                busy = true;
+                match request.work {
+                    None => self.batch.push((at, request)),
+                    Some(_) => {
+                        // In the order in which they were made.
+                        self.look_up();
+                        self.work(at, request);
+                    }
+                }
+            }
+        }
+        self.look_up();
+        self.lanes.iter_mut().for_each(CoreEnd::tell);
+        if !ending {
+            busy |= self.poll();
+        }
+        busy
+    }
+
+    fn arrivals(&mut self) -> bool {
+        let seat = &self.core.shared.cores[self.core.number];
+        if !seat.arrived.load(Ordering::Acquire) {
+            return false;
+        }
+        for arrival in seat.take() {
+            match arrival {
+                Arrival::Lane(end) => self.lanes.push(end),
+                Arrival::Poller(poller) => self.pollers.push(poller),
+                Arrival::Wake => {}
+                Arrival::Late(answers) => {
+                    self.late -= answers.len();
+                    for (number, answer) in answers {
+                        // The client may have gone.
+                        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.number == number) {
+                            lane.answer(answer);
+                        }
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Asks the pollers; whether one has done something.
+    fn poll(&mut self) -> bool {
+        let (core, mut busy) = (&mut self.core, false);
+        self.pollers.retain_mut(|poller| {
+            // A panic has been reported by its hook; who panics is not asked again.
+            let polled = catch_unwind(AssertUnwindSafe(|| poller(core))).unwrap_or(Polled::Done);
+            busy |= polled == Polled::Again;
+            polled != Polled::Done
+        });
+        busy
+    }
+
+    fn work(&mut self, lane: usize, Request { token, table, key, work }: Request) {
+        let Some(work) = work else { return };
+        if let Ok(entry) = self.core.entry(table) {
+            entry.served.count(&key);
+        }
+        self.core.load.count();
+        let core = &mut self.core;
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(core, &key))).unwrap_or_else(|_| {
+            Err(Error::invalid("the work that was sent to a core panicked")
+                .with_hint("the panic was reported"))
+        });
+        let outcome = outcome.as_ref().map(Option::as_deref).map_err(Error::clone);
+        self.lanes[lane].answer(Answer::new(token, key, outcome));
+    }
+
+    /// Looks up all keys of the batch together.
+    fn look_up(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let core = &mut self.core;
+        self.said.clear();
+        for (_, request) in &self.batch {
+            core.load.count();
+            let alive = core.entry(request.table).and_then(|entry| {
+                entry.served.count(&request.key);
+                // After the state was taken: that of a dropped table may be the empty one.
+                entry.kept.table().check_alive()
+            });
+            self.said.push(alive.err().map(Err));
+        }
+        let engine = &*core.shared.engine;
+        // After the states.
+        let seq = engine.visible();
+        let said = &mut self.said;
+        let keys: Vec<_> = (0..)
+            .zip(&self.batch)
+            .filter(|(at, _): &(usize, _)| said[*at].is_none())
+            .filter_map(|(at, (_, request))| {
+                let state = core.tables.get(&request.table)?.kept.state()?;
+                let view =
+                    View { state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };
+                Some((at, view, &request.key[..]))
+            })
+            .collect();
+        let hold = engine.cache.hold();
+        turns::look_up(&hold, seq, keys.into_iter(), |at, outcome| said[at] = Some(outcome));
+        drop(hold);
+        let mut lacking = Vec::new();
+        for ((lane, request), said) in self.batch.drain(..).zip(self.said.drain(..)) {
+            let lane = &mut self.lanes[lane];
+            let outcome = match said {
+                Some(Ok(Said::Value(None))) => Ok(None),
+                Some(Ok(Said::Value(Some(copy)))) if copy.kind != Kind::ValueRef => Ok(Some(copy.value)),
+                Some(Err(e)) => Err(e),
+                _ => {
+                    lacking.push((lane.number, request));
+                    continue;
+                }
+            };
+            let outcome = outcome.as_ref().map(Option::as_deref).map_err(Error::clone);
+            lane.answer(Answer::new(request.token, request.key, outcome));
+        }
+        if !lacking.is_empty() {
+            self.late += lacking.len();
+            late::look_up(core.shared, core.number, lacking);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Lookups that have to wait for the medium: background tasks carry them out and send the answers to the core.
+
+use std::sync::Arc;
+
+use terrane_base::{Error, ErrorKind, Result};
+use terrane_media::Pool;
+
+use crate::exec::request::{Answer, Request};
+use crate::exec::shared::{Arrival, Shared};
+use crate::read::multi::multi_get;
+
+/// Lookups of one core, with the numbers of their lanes. Whatever happens to them, they are answered.
+struct Late {
+    shared: Arc<Shared>,
+    core: usize,
+    requests: Vec<(u64, Request)>,
+}
+
+/// Has these looked up; the answers arrive at `core`, all at once.
+pub(super) fn look_up(shared: &Arc<Shared>, core: usize, requests: Vec<(u64, Request)>) {
+    let late = Late { shared: shared.clone(), core, requests };
+    shared.engine.media.spawn(Pool::Io, "lookups", Box::new(move || late.carry_out()));
+}
+
+impl Late {
+    fn carry_out(mut self) {
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.sort_by_key(|(_, r)| r.table);
+        let mut outcomes = Vec::with_capacity(requests.len());
+        for group in requests.chunk_by(|(_, a), (_, b)| a.table == b.table) {
+            outcomes.extend(self.values(group));
+        }
+        self.send(requests.into_iter().zip(outcomes));
+    }
+
+    /// What the keys of one subtable have.
+    fn values(&self, group: &[(u64, Request)]) -> Vec<Result<Option<Vec<u8>>>> {
+        let engine = &self.shared.engine;
+        let Some((_, first)) = group.first() else { return Vec::new() };
+        let tables = engine.tables.load();
+        let Some(table) = tables.by_id(first.table) else {
+            let gone = Error::new(ErrorKind::SubtableDropped, "the subtable was dropped");
+            return group.iter().map(|_| Err(gone.clone())).collect();
+        };
+        let keys: Vec<&[u8]> = group.iter().map(|(_, r)| &r.key[..]).collect();
+        match multi_get(engine, table, &keys) {
+            Ok(values) => values.into_iter().map(Ok).collect(),
+            // What is wrong with one is no reason to refuse the others.
+            Err(_) => keys.iter().map(|key| engine.get(table, key, None, <[u8]>::to_vec)).collect(),
+        }
+    }
+
+    fn send(&self, outcomes: impl Iterator<Item = ((u64, Request), Result<Option<Vec<u8>>>)>) {
+        let answers = outcomes.map(|((lane, request), outcome)| {
+            let outcome = outcome.as_ref().map(Option::as_deref).map_err(Error::clone);
+            (lane, Answer::new(request.token, request.key, outcome))
+        });
+        // A core that has left by then has told its lanes.
+        let _left = self.shared.arrive(self.core, Arrival::Late(answers.collect()));
+    }
+}
+
+impl Drop for Late {
+    /// Of a task that never ran, or that panicked before it had answered.
+    fn drop(&mut self) {
+        let requests = std::mem::take(&mut self.requests);
+        if !requests.is_empty() {
+            let closed = Error::new(ErrorKind::Closed, "the database was closed before the block was read");
+            self.send(requests.into_iter().map(|r| (r, Err(closed.clone()))));
+        }
+    }
+}

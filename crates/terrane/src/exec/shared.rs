@@ -1,0 +1,134 @@
+//! What the cores of an executor and its clients share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use terrane_base::{Current, Error, Result};
+use terrane_media::{Media, Signal};
+
+use crate::Subtable;
+use crate::db::engine::Engine;
+use crate::exec::balance::Balance;
+use crate::exec::core::Poller;
+use crate::exec::lane::{CoreEnd, ended};
+use crate::exec::placement::Placement;
+use crate::exec::request::Answer;
+
+/// See the module's head.
+pub(super) struct Shared {
+    pub(super) engine: Arc<Engine>,
+    pub(super) cores: Box<[CachePadded<Seat>]>,
+    pub(super) placement: Current<Placement>,
+    pub(super) balance: Balance,
+    /// No core takes anything new; each ends when it has answered what is under way.
+    pub(super) ending: AtomicBool,
+    /// Lanes made so far.
+    pub(super) lanes: AtomicU64,
+}
+
+/// Where a core is reached from outside.
+#[derive(Default)]
+pub(super) struct Seat {
+    /// Raised when there is something to do, if it sleeps.
+    signal: Signal,
+    /// It sleeps, or is about to, and nobody has woken it yet.
+    asleep: AtomicBool,
+    /// Something has arrived. Set after that was put there.
+    pub(super) arrived: AtomicBool,
+    arrivals: Mutex<Arrivals>,
+}
+
+#[derive(Default)]
+struct Arrivals {
+    some: Vec<Arrival>,
+    /// The core has left.
+    closed: bool,
+}
+
+/// What comes to a core seldom.
+pub(super) enum Arrival {
+    Lane(CoreEnd),
+    Poller(Poller),
+    /// Answers to requests of a lane that had to wait for the medium.
+    Late(Vec<(u64, Answer)>),
+    /// Pollers are to be asked again.
+    Wake,
+}
+
+impl Shared {
+    /// Fails for a subtable of another database.
+    pub(super) fn check(&self, table: &Subtable) -> Result<()> {
+        if table.table().database != self.engine.database {
+            return Err(Error::invalid("the subtable is of another database than the executor"));
+        }
+        Ok(())
+    }
+
+    /// Hands something to a core, and wakes it.
+    pub(super) fn arrive(&self, core: usize, arrival: Arrival) -> Result<()> {
+        let seat = &self.cores[core];
+        {
+            let mut arrivals = seat.arrivals.lock();
+            if arrivals.closed {
+                return Err(ended());
+            }
+            arrivals.some.push(arrival);
+        }
+        seat.arrived.store(true, Ordering::Release);
+        seat.wake();
+        Ok(())
+    }
+
+    /// Has every core end.
+    pub(super) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.cores.iter().for_each(|seat| seat.wake());
+    }
+}
+
+impl Seat {
+    /// Wakes the core if it sleeps. Called after what it is to see: of many who call, one makes the system call.
+    #[inline]
+    pub(super) fn wake(&self) {
+        // Between the change and the look, as on the other side: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            self.signal.notify_all();
+        }
+    }
+
+    /// Sleeps until `awake`, unless it is so already.
+    pub(super) fn sleep(&self, media: &dyn Media, mut awake: impl FnMut() -> bool) -> Result<()> {
+        let slept = self.signal.wait_until(media, || {
+            // Said before each look: who wakes it takes that back.
+            self.asleep.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            awake()
+        });
+        self.asleep.store(false, Ordering::Relaxed);
+        slept
+    }
+
+    /// What has arrived.
+    pub(super) fn take(&self) -> Vec<Arrival> {
+        // Before the look: what comes after it sets the flag again.
+        self.arrived.store(false, Ordering::Relaxed);
+        std::mem::take(&mut self.arrivals.lock().some)
+    }
+
+    /// Takes nothing from now on; gives what was there.
+    pub(super) fn close(&self) -> Vec<Arrival> {
+        let mut arrivals = self.arrivals.lock();
+        arrivals.closed = true;
+        std::mem::take(&mut arrivals.some)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("cores", &self.cores.len()).finish_non_exhaustive()
+    }
+}

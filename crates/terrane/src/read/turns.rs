@@ -1,0 +1,165 @@
+//! Lookups that take turns: what one has asked the processor for comes near while the others go on, so that many wait for memory
+//! at the same time. What a lookup costs that finds its block in memory but not in the processor's caches is, for the most part, such
+//! waiting: a handful of loads, each of which tells where the next one goes.
+//!
+//! Each lookup is a future that gives way where it has asked for something, and they are polled in a round. (Interleaving with
+//! coroutines: G. Psaropoulos, T. Legler, N. May, A. Ailamaki, "Interleaving with Coroutines: A Practical Approach for Robust Index
+//! Joins", VLDB 2017.) Nothing here reads the medium but, once, the range tombstones of an extent that has any.
+
+use std::future::{Future, poll_fn};
+use std::task::{Context, Poll, Waker};
+
+use terrane_base::{Result, Seq};
+use terrane_cache::Hold;
+use terrane_format::block::{Block, Probe};
+use terrane_format::{Kind, checksum, filter};
+
+use crate::levels::{Extent, ExtentRef};
+use crate::read::lookup::{Asked, Copied, Found, View, filter_at, run_at};
+use crate::read::near::Near;
+
+/// How many take turns. The processor has ten or a few more loads under way at the same time; some lookups have asked for more than one
+/// thing, some for nothing.
+pub(crate) const TURNS: usize = 16;
+
+/// What memory says of a key.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// The answer: `None` if the key has no value.
+    Value(Option<Copied>),
+    /// Nothing: something that is needed is not in memory.
+    NotAll,
+    /// The sequence is not registered, and can no longer be read at.
+    Outdated,
+}
+
+/// Looks up `keys`, which come with their numbers and with where to look, at `seq`, and tells `done` of each of them, in any order.
+pub(crate) fn look_up<'k>(
+    hold: &Hold<'_>,
+    seq: Seq,
+    mut keys: impl Iterator<Item = (usize, View<'k>, &'k [u8])>,
+    mut done: impl FnMut(usize, Result<Said>),
+) {
+    let mut turns: Vec<_> = Vec::with_capacity(TURNS);
+    for (number, view, key) in keys.by_ref().take(TURNS) {
+        turns.push((number, Box::pin(one(view, hold, key, seq))));
+    }
+    let mut nobody = Context::from_waker(Waker::noop());
+    while !turns.is_empty() {
+        let mut at = 0;
+        while let Some((number, lookup)) = turns.get_mut(at) {
+            match lookup.as_mut().poll(&mut nobody) {
+                Poll::Pending => at += 1,
+                Poll::Ready(said) => {
+                    done(*number, said);
+                    // The next key has the place, and the memory.
+                    match keys.next() {
+                        Some((next, view, key)) => {
+                            *number = next;
+                            lookup.set(one(view, hold, key, seq));
+                        }
+                        None => drop(turns.swap_remove(at)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lets the others go on.
+fn give_way() -> impl Future<Output = ()> {
+    let mut given = false;
+    poll_fn(move |_| match std::mem::replace(&mut given, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+}
+
+/// As [`crate::read::lookup::Walk`], but that what memory lacks is not named.
+async fn one(view: View<'_>, hold: &Hold<'_>, key: &[u8], seq: Seq) -> Result<Said> {
+    for m in &view.state.memtables {
+        let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Said::Outdated) };
+        let mut search = m.index.search(key);
+        loop {
+            give_way().await;
+            if !search.step() {
+                break;
+            }
+        }
+        if let Some(r) = search.finish(seq) {
+            let found = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
+            return Ok(Said::Value(value((r.seq >= cover).then_some(found))));
+        }
+        // What lies below is older than any tombstone here.
+        if cover > 0 {
+            return Ok(Said::Value(None));
+        }
+    }
+    let mut hash = None;
+    let mut run = 0;
+    while let Some(r) = run_at(view.state, run) {
+        run += 1;
+        let Some(r) = r.find(key) else { continue };
+        let asked = Asked::new(r, view, key, seq)?;
+        match in_extent(asked, r, view, hold, (key, seq), &mut hash).await? {
+            Some(said) => return Ok(said),
+            None if asked.cover > 0 => return Ok(Said::Value(None)),
+            None => {}
+        }
+    }
+    Ok(Said::Value(None))
+}
+
+/// What one extent says; `None` is nothing.
+async fn in_extent(
+    asked: Asked<'_>,
+    r: &ExtentRef,
+    view: View<'_>,
+    hold: &Hold<'_>,
+    (key, seq): (&[u8], Seq),
+    hash: &mut Option<u64>,
+) -> Result<Option<Said>> {
+    let extent: &Extent = &r.extent;
+    if extent.meta.blocks == 0 {
+        return Ok(None);
+    }
+    if let Some(row) = asked.row() {
+        return Ok(Some(Said::Value(value(asked.judge(row.seq, row.kind, &row.value)))));
+    }
+    let in_index = |e| extent.place(e, extent.meta.index.offset);
+    let Some(near) = Near::of(extent, view.cache, hold) else { return Ok(Some(Said::NotAll)) };
+    let approach = near.approach(key).map_err(in_index)?;
+    give_way().await;
+    let place = near.position_from(approach, key, seq).map_err(in_index)?;
+    let Some((first, next_has_key)) = place else { return Ok(None) };
+    for number in first..=first + u32::from(next_has_key) {
+        let Some(known) = near.known(number) else { return Ok(Some(Said::NotAll)) };
+        near.announce(number, known);
+        if known.filter_len > 0 {
+            let hash = *hash.get_or_insert_with(|| checksum::key_hash(key));
+            let Some(filters) = near.filters() else { return Ok(Some(Said::NotAll)) };
+            let own = filter_at(filters.bytes(), (known.filter_offset, known.filter_len), extent)?;
+            near.announce_bytes(filter::probed(own, hash));
+            give_way().await;
+            if !filter::may_contain(own, hash) {
+                continue;
+            }
+        } else {
+            give_way().await;
+        }
+        let Some(block) = near.block(number, known) else { return Ok(Some(Said::NotAll)) };
+        let in_block = |e| extent.place(e, known.offset);
+        let probe = Probe::new(Block::parse(block.bytes()).map_err(in_block)?, key, seq);
+        give_way().await;
+        let probe = probe.to_leaf().map_err(in_block)?;
+        give_way().await;
+        if let Some(hit) = probe.look().map_err(in_block)? {
+            return Ok(Some(Said::Value(value(asked.meet(hit)))));
+        }
+    }
+    Ok(None)
+}
+
+fn value(found: Option<Found<'_>>) -> Option<Copied> {
+    found.filter(|f| !f.kind.is_delete()).map(Copied::from)
+}

@@ -1,0 +1,438 @@
+//! The executor: cores that own subtables, lanes to them, and what happens when things go wrong or change owners.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrane::{
+    Db, Durability, ErrorKind, ExecutorOptions, Lane, Options, Polled, Subtable, SubtableOptions, Taken,
+    TransactionOptions, WriteBatch,
+};
+
+/// Two cores, whatever the machine has.
+fn two() -> ExecutorOptions {
+    ExecutorOptions::new().cores([0, 0]).balance(false)
+}
+
+fn open(options: Options) -> (tempfile::TempDir, Db) {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options).unwrap();
+    (dir, db)
+}
+
+fn small() -> Options {
+    Options::new().memtable_bytes(8 << 20).cache_bytes(8 << 20)
+}
+
+fn key(n: u64) -> [u8; 8] {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+fn value(n: u64) -> Vec<u8> {
+    [&n.to_le_bytes()[..], &[n as u8; 92]].concat()
+}
+
+fn fill(db: &Db, table: &Subtable, numbers: std::ops::Range<u64>) {
+    for some in numbers.collect::<Vec<_>>().chunks(100) {
+        let mut batch = WriteBatch::new();
+        some.iter().for_each(|n| batch.put(table, &key(*n), &value(*n)).unwrap());
+        db.write(batch, Durability::Buffered).unwrap();
+    }
+}
+
+/// Asks for the keys of `numbers` and gives what came back by number.
+fn ask(
+    lane: &mut Lane,
+    table: &Subtable,
+    numbers: impl IntoIterator<Item = u64>,
+) -> BTreeMap<u64, Option<Vec<u8>>> {
+    let mut got = BTreeMap::new();
+    let mut take = |lane: &mut Lane| {
+        lane.answers(|n, value| assert!(got.insert(n, value.unwrap().map(<[u8]>::to_vec)).is_none()));
+    };
+    for n in numbers {
+        while lane.get(table, &key(n), n).unwrap() == Taken::Full {
+            lane.wait().unwrap();
+            take(lane);
+        }
+    }
+    while lane.under_way() > 0 {
+        lane.wait().unwrap();
+        take(lane);
+    }
+    got
+}
+
+#[test]
+fn lanes_answer_what_lookups_answer_from_memory_and_from_the_medium() {
+    for cache_bytes in [64 << 20, 1 << 20] {
+        let (_dir, db) = open(small().cache_bytes(cache_bytes));
+        let options = SubtableOptions::new().value_threshold(16 << 10);
+        let tables: Vec<_> =
+            (0..3).map(|n| db.create_subtable(&format!("t{n}"), options.clone()).unwrap()).collect();
+        for table in &tables {
+            fill(&db, table, 0..40_000);
+            table.flush().unwrap();
+            fill(&db, table, 40_000..41_000);
+            table.delete(&key(7)).unwrap();
+            table.put(&key(8), &[8; 20_000]).unwrap();
+            table.delete_range(&key(9), &[&key(9)[..], &[0]].concat()).unwrap();
+        }
+        let executor = db.executor(two()).unwrap();
+        std::thread::scope(|scope| {
+            for (client, table) in tables.iter().enumerate() {
+                let executor = &executor;
+                scope.spawn(move || {
+                    let mut lane = executor.lane(if client == 0 { 1 } else { 64 }).unwrap();
+                    let step = if client == 0 { 53 } else { 5 };
+                    let numbers = || (0..42_000).step_by(step).chain(6..10);
+                    let got = ask(&mut lane, table, numbers());
+                    for (n, got) in &got {
+                        assert_eq!(*got, table.get(&key(*n)).unwrap(), "{n}");
+                    }
+                    assert_eq!(got[&8].as_ref().map(Vec::len), Some(20_000));
+                    assert!(got[&7].is_none() && got[&9].is_none() && got[&6].is_some());
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn requests_of_a_lane_come_in_order_and_see_what_was_written_before() {
+    let (_dir, db) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let executor = db.executor(two()).unwrap();
+    let mut lane = executor.lane(512).unwrap();
+    for n in 0..200u64 {
+        let own = table.clone();
+        let put = lane.run(&table, b"k", 2 * n, move |core, key| {
+            assert!(core.owns(&own, key));
+            own.put(key, &n.to_le_bytes())?;
+            Ok(core.get(&own, key)?.filter(|v| **v == n.to_le_bytes()))
+        });
+        assert_eq!(put.unwrap(), Taken::Yes);
+        assert_eq!(lane.get(&table, b"k", 2 * n + 1).unwrap(), Taken::Yes);
+    }
+    let mut next = 0u64;
+    while lane.under_way() > 0 {
+        lane.wait().unwrap();
+        lane.answers(|token, got| {
+            assert_eq!((token, got.unwrap()), (next, Some(&(next / 2).to_le_bytes()[..])));
+            next += 1;
+        });
+    }
+    assert_eq!(next, 400);
+    // What an ordinary thread has written is there when it asks.
+    table.put(b"k", b"mine").unwrap();
+    assert_eq!(lane.get(&table, b"k", 0).unwrap(), Taken::Yes);
+    lane.wait().unwrap();
+    assert_eq!(lane.answers(|_, got| assert_eq!(got.unwrap(), Some(&b"mine"[..]))), 1);
+}
+
+#[test]
+fn a_full_lane_says_so_and_takes_more_once_answers_are_taken() {
+    let (_dir, db) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let executor = db.executor(two().cores([0])).unwrap();
+    let mut lane = executor.lane(4).unwrap();
+    for n in 0..4 {
+        assert_eq!(lane.get(&table, b"k", n).unwrap(), Taken::Yes);
+    }
+    assert_eq!(lane.get(&table, b"k", 4).unwrap(), Taken::Full);
+    lane.wait().unwrap();
+    // They are answered, but not taken.
+    assert_eq!(lane.get(&table, b"k", 4).unwrap(), Taken::Full);
+    let mut taken = lane.answers(|_, got| assert_eq!(got.unwrap(), None));
+    assert_eq!(lane.get(&table, b"k", 4).unwrap(), Taken::Yes);
+    while lane.under_way() > 0 {
+        lane.wait().unwrap();
+        taken += lane.answers(|_, _| ());
+    }
+    assert_eq!(taken, 5);
+    for depth in [0, 1 << 17] {
+        assert_eq!(executor.lane(depth).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_told_to_whoever_asked() {
+    let (_dir, db) = open(small());
+    let (_other_dir, other) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let gone = db.create_subtable("gone", SubtableOptions::new()).unwrap();
+    let foreign = other.create_subtable("t", SubtableOptions::new()).unwrap();
+    let executor = db.executor(two()).unwrap();
+    let invalid = |r: terrane::Result<()>| assert_eq!(r.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let mut lane = executor.lane(8).unwrap();
+    invalid(lane.get(&foreign, b"k", 0).map(drop));
+    invalid(executor.owner(&foreign, b"k").map(drop));
+    invalid(executor.assign(&table, 2));
+    invalid(executor.split(&foreign, b"k", 0));
+    invalid(executor.poll_on(2, |_| Polled::Done));
+    invalid(executor.wake(2));
+    let one = |lane: &mut Lane| {
+        let mut got = None;
+        while got.is_none() {
+            lane.wait().unwrap();
+            lane.answers(|token, outcome| got = Some((token, outcome.map(|v| v.map(<[u8]>::to_vec)))));
+        }
+        got.unwrap()
+    };
+    gone.put(b"k", b"v").unwrap();
+    assert_eq!(lane.get(&gone, b"k", 1).unwrap(), Taken::Yes);
+    assert_eq!(one(&mut lane).1.unwrap(), Some(b"v".to_vec()));
+    db.drop_subtable("gone").unwrap();
+    for token in 2..4 {
+        assert_eq!(lane.get(&gone, b"k", token).unwrap(), Taken::Yes);
+        let (of, outcome) = one(&mut lane);
+        assert_eq!((of, outcome.unwrap_err().kind()), (token, ErrorKind::SubtableDropped));
+    }
+    assert_eq!(lane.run(&table, b"k", 4, |_, _| panic!("on purpose")).unwrap(), Taken::Yes);
+    assert_eq!(one(&mut lane).1.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let asked = Arc::new(AtomicU64::new(0));
+    for core in 0..2 {
+        let asked = asked.clone();
+        executor
+            .poll_on(core, move |_| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                panic!("on purpose")
+            })
+            .unwrap();
+    }
+    // The cores are none the worse for it.
+    table.put(b"k", b"v").unwrap();
+    for token in 5..50 {
+        assert_eq!(lane.get(&table, b"k", token).unwrap(), Taken::Yes);
+        assert_eq!(one(&mut lane).1.unwrap(), Some(b"v".to_vec()));
+    }
+    executor.shutdown();
+    assert_eq!(asked.load(Ordering::Relaxed), 2, "who panics is not asked again");
+    assert_eq!(lane.get(&table, b"k", 9).unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn an_executor_that_ends_answers_what_is_under_way() {
+    let (_dir, db) = open(small().cache_bytes(1 << 20));
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    fill(&db, &table, 0..30_000);
+    table.flush().unwrap();
+    for _ in 0..20 {
+        let executor = db.executor(two()).unwrap();
+        let mut lane = executor.lane(1000).unwrap();
+        let mut abandoned = executor.lane(1000).unwrap();
+        for n in 0..600 {
+            assert_eq!(lane.get(&table, &key(n * 37), n).unwrap(), Taken::Yes);
+            assert_eq!(abandoned.get(&table, &key(n * 41), n).unwrap(), Taken::Yes);
+        }
+        drop(abandoned);
+        executor.shutdown();
+        // It ended when nothing was left in the rings, and with nothing on its way.
+        assert_eq!(lane.answers(|n, got| assert_eq!(got.unwrap(), Some(&value(n * 37)[..]))), 600);
+        assert!(lane.wait().is_ok(), "nothing is under way");
+    }
+}
+
+#[test]
+fn pollers_live_on_their_cores_and_reach_the_others() {
+    let (_dir, db) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    fill(&db, &table, 0..100);
+    let executor = db.executor(two()).unwrap();
+    executor.assign(&table, 1).unwrap();
+    let (found, round) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (say, told, own) = (found.clone(), round.clone(), table.clone());
+    let (mut lane, mut next, mut done) = (None, 0, 0);
+    executor
+        .poll_on(0, move |core| {
+            assert_eq!(core.number(), 0);
+            let lane = lane.get_or_insert_with(|| core.lane(16).unwrap());
+            done += lane.answers(|n, got| assert_eq!(got.unwrap(), Some(&value(n)[..])));
+            say.store(done as u64, Ordering::Release);
+            if next < told.load(Ordering::Acquire) * 50
+                && lane.get(&own, &key(next), next).unwrap() == Taken::Yes
+            {
+                next += 1;
+                return Polled::Again;
+            }
+            // It is asked again when something arrives at the core; answers of its own lane do not count.
+            if lane.under_way() > 0 { Polled::Again } else { Polled::Idle }
+        })
+        .unwrap();
+    for rounds in 1..=2 {
+        round.store(rounds, Ordering::Release);
+        executor.wake(0).unwrap();
+        while found.load(Ordering::Acquire) < rounds * 50 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn owners_change_and_work_follows() {
+    let (_dir, db) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let executor = db.executor(two()).unwrap();
+    let mut lane = executor.lane(8).unwrap();
+    let mut ran_on = |key: &[u8]| {
+        assert_eq!(
+            lane.run(&table, key, 0, |core, _| Ok(Some(vec![core.number() as u8]))).unwrap(),
+            Taken::Yes
+        );
+        lane.wait().unwrap();
+        let mut core = 9;
+        lane.answers(|_, got| core = got.unwrap().unwrap()[0]);
+        usize::from(core)
+    };
+    for core in [1, 0, 1] {
+        executor.assign(&table, core).unwrap();
+        assert_eq!((ran_on(b"a"), ran_on(b"z")), (core, core));
+    }
+    executor.split(&table, b"m", 0).unwrap();
+    assert_eq!((ran_on(b"a"), ran_on(b"m"), ran_on(b"z")), (1, 0, 0));
+    assert_eq!((executor.owner(&table, b"l").unwrap(), executor.owner(&table, b"m").unwrap()), (1, 0));
+    let refused = (0..=u8::MAX).find_map(|n| executor.split(&table, &[n, n], usize::from(n % 2)).err());
+    assert_eq!(refused.unwrap().kind(), ErrorKind::LimitExceeded);
+}
+
+#[test]
+fn what_is_hot_is_divided_by_itself() {
+    let (_dir, db) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    fill(&db, &table, 0..1000);
+    let executor = db.executor(two().balance(true)).unwrap();
+    let before = executor.owner(&table, &[0]).unwrap();
+    let mut lane = executor.lane(64).unwrap();
+    let mut asked = 0;
+    while (0..=u8::MAX).all(|n| executor.owner(&table, &[n]).unwrap() == before) {
+        let got = ask(&mut lane, &table, 0..1000);
+        assert!(got.iter().all(|(n, got)| got.as_deref() == Some(&value(*n)[..])));
+        asked += 1;
+        assert!(asked < 50_000, "one core does everything");
+    }
+    let other = (0..=u8::MAX).filter(|n| executor.owner(&table, &[*n]).unwrap() != before).count();
+    assert!((40..216).contains(&other), "{other} of 256");
+}
+
+#[test]
+fn a_core_keeps_no_memtable_from_being_freed() {
+    let (_dir, db) = open(small());
+    let (read, other) = (
+        db.create_subtable("read", SubtableOptions::new()).unwrap(),
+        db.create_subtable("other", SubtableOptions::new()).unwrap(),
+    );
+    let executor = db.executor(two().cores([0])).unwrap();
+    let mut lane = executor.lane(64).unwrap();
+    other.put(&key(1), b"v").unwrap();
+    for busy in [false, true] {
+        fill(&db, &read, 0..20_000);
+        assert_eq!(ask(&mut lane, &read, 0..2).len(), 2);
+        read.flush().unwrap();
+        let mut rounds = 0;
+        while db.stats().memtable_bytes > 1 << 20 {
+            if busy {
+                ask(&mut lane, &other, [1]);
+            } else {
+                std::thread::yield_now();
+            }
+            rounds += 1;
+            assert!(rounds < 10_000_000, "{} bytes", db.stats().memtable_bytes);
+        }
+    }
+}
+
+#[test]
+fn a_transaction_spans_what_several_cores_own() {
+    let (_dir, db) = open(small());
+    let (a, b) = (
+        db.create_subtable("a", SubtableOptions::new()).unwrap(),
+        db.create_subtable("b", SubtableOptions::new()).unwrap(),
+    );
+    let executor = db.executor(two()).unwrap();
+    executor.assign(&a, 0).unwrap();
+    executor.assign(&b, 1).unwrap();
+    a.put(b"sum", &100u64.to_le_bytes()).unwrap();
+    b.put(b"sum", &0u64.to_le_bytes()).unwrap();
+    let number = |v: Option<Vec<u8>>| u64::from_le_bytes(v.unwrap().try_into().unwrap());
+    let mut lane = executor.lane(128).unwrap();
+    for token in 0..100 {
+        let (db, a, b) = (db.clone(), a.clone(), b.clone());
+        // Some begin on the one core, some on the other.
+        let at = if token % 2 == 0 { a.clone() } else { b.clone() };
+        let moved = lane.run(&at, b"sum", token, move |_, _| {
+            let mut t = db.begin(TransactionOptions::new())?;
+            let (from, to) = (number(t.get_for_update(&a, b"sum")?), number(t.get_for_update(&b, b"sum")?));
+            t.put(&a, b"sum", &(from - 1).to_le_bytes())?;
+            t.put(&b, b"sum", &(to + 1).to_le_bytes())?;
+            t.commit(Durability::Buffered).map(|_| None)
+        });
+        assert_eq!(moved.unwrap(), Taken::Yes);
+    }
+    while lane.under_way() > 0 {
+        lane.wait().unwrap();
+        lane.answers(|_, outcome| assert_eq!(outcome.unwrap(), None));
+    }
+    assert_eq!((number(a.get(b"sum").unwrap()), number(b.get(b"sum").unwrap())), (0, 100));
+}
+
+#[test]
+fn answers_are_right_while_everything_changes() {
+    let (_dir, db) = open(small().cache_bytes(2 << 20));
+    let tables: Vec<_> =
+        (0..2).map(|n| db.create_subtable(&format!("t{n}"), SubtableOptions::new()).unwrap()).collect();
+    tables.iter().for_each(|t| fill(&db, t, 0..20_000));
+    let executor = db.executor(two().balance(true)).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (db, tables, executor, over) = (&db, &tables, &executor, &over);
+        scope.spawn(move || {
+            // Owners change, memtables are written out, and subtables come and go.
+            for round in 0..40u64 {
+                executor.split(&tables[0], &key(round), (round % 2) as usize).ok();
+                executor.assign(&tables[(round % 2) as usize], (round / 2 % 2) as usize).unwrap();
+                fill(db, &tables[(round % 2) as usize], round * 400..round * 400 + 2000);
+                tables[(round / 2 % 2) as usize].flush().unwrap();
+                let short = db.create_subtable("short", SubtableOptions::new()).unwrap();
+                short.put(b"k", b"v").unwrap();
+                let mut lane = executor.lane(2).unwrap();
+                assert_eq!(lane.get(&short, b"k", 0).unwrap(), Taken::Yes);
+                db.drop_subtable("short").unwrap();
+            }
+            over.store(true, Ordering::Release);
+        });
+        for client in 0..3u64 {
+            scope.spawn(move || {
+                let mut lane = executor.lane(100).unwrap();
+                while !over.load(Ordering::Acquire) {
+                    let got = ask(&mut lane, &tables[(client % 2) as usize], (client..20_000).step_by(41));
+                    assert!(got.iter().all(|(n, got)| got.as_deref() == Some(&value(*n)[..])));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_reader_sees_the_newest_and_keeps_nothing_once_it_rests() {
+    let (_dir, db) = open(small());
+    let (_other_dir, other) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let foreign = other.create_subtable("t", SubtableOptions::new()).unwrap();
+    let mut reader = db.reader();
+    assert_eq!(reader.get(&foreign, b"k").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    for round in 0..3u64 {
+        fill(&db, &table, 0..20_000);
+        table.put(b"round", &round.to_le_bytes()).unwrap();
+        assert_eq!(reader.get(&table, b"round").unwrap(), Some(round.to_le_bytes().to_vec()));
+        table.flush().unwrap();
+        assert!(db.stats().memtable_bytes > 1 << 20, "it has the memtable that was written out");
+        if round == 0 {
+            reader.rest();
+        } else {
+            (0..2000).for_each(|n| assert_eq!(reader.get(&table, &key(n)).unwrap(), Some(value(n))));
+        }
+        assert!(db.stats().memtable_bytes <= 1 << 20);
+    }
+    db.drop_subtable("t").unwrap();
+    assert_eq!(reader.get(&table, b"round").unwrap_err().kind(), ErrorKind::SubtableDropped);
+}
