@@ -18,6 +18,8 @@ pub(crate) struct Recorder {
     last: Instant,
     latencies: Histogram<u64>,
     seconds: Vec<u64>,
+    /// Latencies second by second, if that is wanted.
+    by_second: Option<Vec<Histogram<u64>>>,
     ops: u64,
     retries: u64,
 }
@@ -25,7 +27,21 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new(began: Instant) -> Result<Self, Failure> {
         let latencies = Histogram::new_with_bounds(1, LONGEST_NANOS, 3)?;
-        Ok(Recorder { began, last: began, latencies, seconds: Vec::new(), ops: 0, retries: 0 })
+        Ok(Recorder {
+            began,
+            last: began,
+            latencies,
+            seconds: Vec::new(),
+            by_second: None,
+            ops: 0,
+            retries: 0,
+        })
+    }
+
+    /// Keeps latencies second by second too.
+    pub(crate) fn second_by_second(mut self) -> Self {
+        self.by_second = Some(Vec::new());
+        self
     }
 
     /// Before the first operation, and after any pause that is not to count.
@@ -45,6 +61,12 @@ impl Recorder {
             self.seconds.resize(second + 1, 0);
         }
         self.seconds[second] += n;
+        if let Some(all) = &mut self.by_second {
+            if all.len() <= second {
+                all.resize(second + 1, emptied(&self.latencies));
+            }
+            all[second].saturating_record(nanos.max(1));
+        }
     }
 
     /// An operation came to nothing, and is tried again: the time goes on.
@@ -67,6 +89,13 @@ impl Recorder {
         for (mine, theirs) in self.seconds.iter_mut().zip(&other.seconds) {
             *mine += theirs;
         }
+        if let Some(theirs) = &other.by_second {
+            let mine = self.by_second.get_or_insert_default();
+            mine.resize(mine.len().max(theirs.len()), emptied(&self.latencies));
+            for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                mine.add(theirs)?;
+            }
+        }
         Ok(())
     }
 
@@ -88,8 +117,31 @@ impl Recorder {
             min_second_ops: whole.first().copied(),
             p5_second_ops: whole.get(whole.len() / 20).copied(),
             median_second_ops: whole.get(whole.len() / 2).copied(),
+            series: self.series(),
         }
     }
+
+    fn series(&self) -> Vec<Second> {
+        let latencies = self.by_second.iter().flatten();
+        let both = self.seconds.iter().zip(latencies);
+        both.map(|(&ops, l)| Second { ops, p99_us: l.value_at_quantile(0.99) as f64 / 1e3, misses: None })
+            .collect()
+    }
+}
+
+fn emptied(like: &Histogram<u64>) -> Histogram<u64> {
+    let mut empty = like.clone();
+    empty.reset();
+    empty
+}
+
+/// One second of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Second {
+    pub(crate) ops: u64,
+    pub(crate) p99_us: f64,
+    /// Blocks that the engine's cache lacked, if it says so.
+    pub(crate) misses: Option<u64>,
 }
 
 /// What came of a workload. Latencies are of operations as the workload counts them; a scan's is of one chunk.
@@ -108,6 +160,8 @@ pub(crate) struct Measured {
     pub(crate) min_second_ops: Option<u64>,
     pub(crate) p5_second_ops: Option<u64>,
     pub(crate) median_second_ops: Option<u64>,
+    /// Second by second, for workloads that are about that.
+    pub(crate) series: Vec<Second>,
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::args::RunArgs;
 use crate::engine::Entrant;
+use crate::measure::Second;
 use crate::settings::Settings;
 use crate::worker::Answer;
 use crate::workload::{Plan, Workload};
@@ -32,6 +33,8 @@ pub(crate) struct Row {
     pub(crate) min_second_ops: Option<u64>,
     pub(crate) p5_second_ops: Option<u64>,
     pub(crate) median_second_ops: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) series: Vec<Second>,
     /// Most runs of the uppermost level on disk, and most bytes of data on disk per byte of the records, at any second.
     pub(crate) max_l0_runs: Option<u64>,
     pub(crate) max_space_amp: f64,
@@ -78,6 +81,7 @@ impl Row {
             min_second_ops: m.min_second_ops,
             p5_second_ops: m.p5_second_ops,
             median_second_ops: m.median_second_ops,
+            series: m.series,
             max_l0_runs: a.peaks.l0_runs,
             max_space_amp: a.peaks.data_bytes as f64 / live,
             space_amp: (a.bytes_on_disk - a.log_bytes.min(a.bytes_on_disk)) as f64 / live,

@@ -36,6 +36,10 @@ pub(crate) enum Kind {
     TerraneIndexes,
     /// terrane, each thread bound to a processor and reading by a reader of its own
     TerraneReader,
+    /// terrane, but that lookups count references to what they read
+    TerraneCounted,
+    /// terrane, but what flushes and merges write does not enter the cache
+    TerraneCold,
     /// terrane, asked through the lanes of an executor
     TerraneCores,
     #[cfg(feature = "peers")]
@@ -65,6 +69,8 @@ impl Kind {
             Kind::TerraneVectors => "terrane-vectors",
             Kind::TerraneIndexes => "terrane-indexes",
             Kind::TerraneReader => "terrane-reader",
+            Kind::TerraneCounted => "terrane-counted",
+            Kind::TerraneCold => "terrane-cold",
             Kind::TerraneCores => "terrane-cores",
             #[cfg(feature = "peers")]
             Kind::Rocksdb => "rocksdb",
@@ -77,7 +83,7 @@ impl Kind {
         }
     }
 
-    fn is_terrane(self) -> bool {
+    pub(crate) fn is_terrane(self) -> bool {
         use Kind as K;
         matches!(
             self,
@@ -87,6 +93,8 @@ impl Kind {
                 | K::TerraneVectors
                 | K::TerraneIndexes
                 | K::TerraneReader
+                | K::TerraneCounted
+                | K::TerraneCold
                 | K::TerraneCores
         )
     }
@@ -157,6 +165,11 @@ pub(crate) trait Engine: Send + Sync {
     /// Merges all there is into one level. For engines that are compared at compacting.
     fn compact(&self) -> Result<(), Failure> {
         Err("this engine has no compaction that can be asked for".into())
+    }
+
+    /// Blocks that its cache lacked so far. For engines that count them.
+    fn cache_misses(&self) -> Option<u64> {
+        None
     }
 
     /// What the engine says of itself, for the reader of a row.
@@ -256,6 +269,8 @@ pub(crate) fn open(
         | Kind::TerraneVectors
         | Kind::TerraneIndexes
         | Kind::TerraneReader
+        | Kind::TerraneCounted
+        | Kind::TerraneCold
         | Kind::TerraneCores => Box::new(terrane::Terrane::open(dir, settings, entrant)?),
         #[cfg(feature = "peers")]
         Kind::Rocksdb => {

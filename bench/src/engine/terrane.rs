@@ -55,7 +55,14 @@ impl Terrane {
         let options = Options::new()
             .memtable_bytes(s.memtable_bytes as usize)
             .cache_bytes(s.cache_bytes as usize)
-            .tuning(Tuning { compact: !s.hold_compactions, simd, swizzling, ..Tuning::default() });
+            .tuning(Tuning {
+                compact: !s.hold_compactions,
+                simd,
+                swizzling,
+                counted: entrant.kind == Kind::TerraneCounted,
+                warm: entrant.kind != Kind::TerraneCold,
+                ..Tuning::default()
+            });
         let db = Db::open(dir, options)?;
         let compression = match s.compression {
             settings::Compression::None => Compression::None,
@@ -121,6 +128,10 @@ impl Engine for Terrane {
 
     fn compact(&self) -> Result<(), Failure> {
         Ok(self.tables.iter().try_for_each(Subtable::compact)?)
+    }
+
+    fn cache_misses(&self) -> Option<u64> {
+        Some(self.db.stats().cache_misses)
     }
 
     fn says(&self) -> serde_json::Value {

@@ -42,6 +42,10 @@ pub(super) enum Of {
     DeviceReads,
     /// Times that an operation was tried again, per operation that was done.
     Retries,
+    /// Blocks that the cache lacked, per thousand operations.
+    Misses,
+    /// 99th percentile of latency in the worst second, in microseconds.
+    WorstTail,
 }
 
 impl Of {
@@ -60,6 +64,11 @@ impl Of {
             Of::Open => Some(row.seconds),
             Of::DeviceReads => Some(row.device_reads_per_s),
             Of::Retries => Some(row.retries as f64 / row.ops as f64),
+            Of::Misses => {
+                let misses = row.series.iter().map(|s| s.misses).sum::<Option<u64>>()?;
+                Some(1e3 * misses as f64 / row.ops as f64)
+            }
+            Of::WorstTail => row.series.iter().map(|s| s.p99_us).reduce(f64::max),
         }
     }
 
@@ -88,6 +97,8 @@ impl Of {
             Of::Open => ("open", "s"),
             Of::DeviceReads => ("device reads", "per s"),
             Of::Retries => ("retries", "per operation"),
+            Of::Misses => ("blocks not cached", "per 1000"),
+            Of::WorstTail => ("p99 of the worst second", "us"),
         }
     }
 }
@@ -124,7 +135,12 @@ impl Claim {
         });
         let values: Vec<f64> = values.collect();
         let (what, unit) = self.of.names();
-        let unit = if self.against == THEIRS { unit } else { "x plain" };
+        let unit = match self.of.is_ratio() && self.against != THEIRS {
+            true => format!("x {}", self.against),
+            false => unit.to_owned(),
+        };
+        let steps = ![OURS, THEIRS].contains(&self.against);
+        let size = if steps { format!(", {}-byte values", args.value_bytes) } else { String::new() };
         let whose = if self.whose == OURS { String::new() } else { format!("{} ", self.whose) };
         if values.is_empty() {
             return Err(
@@ -136,7 +152,7 @@ impl Claim {
         Ok(Line {
             figure,
             row: format!(
-                "{whose}{} {}{}: {what}",
+                "{whose}{} {}{}{size}: {what}",
                 self.workload,
                 threads(self.threads),
                 if args.sync { ", synced" } else { "" }

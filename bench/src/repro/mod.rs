@@ -31,7 +31,7 @@ struct Line {
     /// What is claimed; nothing where a figure is only stated.
     claimed: Option<f64>,
     measured: f64,
-    unit: &'static str,
+    unit: String,
     note: String,
     /// Whether the claim holds.
     #[serde(skip)]

@@ -1,12 +1,19 @@
 //! One thread of each workload but YCSB's and those of transactions.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::workload::{Lane, Workload, txn, ycsb};
 
 /// Records of a seekrandom, its own included.
 const SEEK_RECORDS: u64 = 10;
+/// The stretch of keys that [`Workload::Readwhilecompacting`] reads is one of so many.
+const HOT_PART: u64 = 8;
+/// How long it reads before that is merged.
+const WARM_UP: Duration = Duration::from_secs(6);
+/// One record in so many is overwritten beside it.
+const OVERWRITTEN: u64 = 20;
 /// Keys of a call of a multiget.
 const KEYS_AT_ONCE: u64 = 64;
 /// Records that are looked up in a database that was opened again.
@@ -24,6 +31,7 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
         }
         Workload::CommitMixed => overwrite(lane, thread.is_multiple_of(2)),
         Workload::Readrandom | Workload::Readwhilewriting => read(lane, any_key),
+        Workload::Readwhilecompacting => read(lane, hot_key),
         Workload::Readown => read(lane, |lane| own_key(lane, thread)),
         Workload::Multiget => read_many(lane),
         Workload::Readmissing => read_missing(lane),
@@ -62,6 +70,31 @@ fn any_key(lane: &mut Lane<'_>) -> u64 {
     let record = lane.random.below(lane.course.settings.records);
     lane.course.data.key(record, &mut lane.key);
     record
+}
+
+/// Mostly of one stretch of keys.
+fn hot_key(lane: &mut Lane<'_>) -> u64 {
+    let records = lane.course.settings.records;
+    if lane.random.below(100) == 0 {
+        return any_key(lane);
+    }
+    let record = records / 3 + lane.random.below((records / HOT_PART).max(1));
+    lane.course.data.key(record, &mut lane.key);
+    record
+}
+
+/// Overwrites one record in [`OVERWRITTEN`], anywhere, so that there is something to merge everywhere; then has all merged. Until then the readers are alone.
+pub(super) fn compact_beside(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    // First the readers fill the cache.
+    let warm = lane.course.began + WARM_UP;
+    while Instant::now() < warm && !lane.course.over.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for _ in 0..lane.course.settings.records / OVERWRITTEN {
+        put(lane, false)?;
+    }
+    lane.course.engine.flush()?;
+    lane.course.engine.compact()
 }
 
 /// As [`any_key`], of a table that no other thread reads.

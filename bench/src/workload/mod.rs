@@ -43,6 +43,9 @@ pub(crate) enum Workload {
     Scan,
     /// As readrandom, while one more thread overwrites
     Readwhilewriting,
+    /// Keys of one stretch in eight, and one in a hundred elsewhere, while one more thread overwrites one record in twenty and then
+    /// merges everything
+    Readwhilecompacting,
     /// Deletes keys taken at random
     Deleterandom,
     /// Half reads, half updates
@@ -123,6 +126,7 @@ impl Workload {
             Workload::Readwhilewriting | Workload::CommitMixed | Workload::Deleterandom => 0.0,
             Workload::Readrandom
             | Workload::Readown
+            | Workload::Readwhilecompacting
             | Workload::Multiget
             | Workload::Readmissing
             | Workload::Seekrandom
@@ -330,10 +334,19 @@ pub(crate) fn run(
     let total = plan.ops.unwrap_or(plan.workload.default_ops(settings.records));
     let total = if plan.workload.start() == Start::Empty { total.min(settings.records) } else { total };
     let over = Arc::new(Barrier::new(usize::try_from(threads)?));
-    let recorders = std::thread::scope(|scope| {
+    let (recorders, misses) = std::thread::scope(|scope| {
         let course = &course;
-        let company = (plan.workload == Workload::Readwhilewriting)
-            .then(|| scope.spawn(move || each::write_beside(&mut lane(engine, course, plan.threads, 0, 0)?)));
+        let beside = match plan.workload {
+            Workload::Readwhilewriting => {
+                Some(each::write_beside as fn(&mut Lane<'_>) -> Result<(), Failure>)
+            }
+            Workload::Readwhilecompacting => Some(each::compact_beside as _),
+            _ => None,
+        };
+        let company =
+            beside.map(|beside| scope.spawn(move || beside(&mut lane(engine, course, plan.threads, 0, 0)?)));
+        let misses = (plan.workload == Workload::Readwhilecompacting)
+            .then(|| scope.spawn(move || count_misses(course)));
         let threads: Vec<_> = (0..threads)
             .map(|t| {
                 let first = total * t / threads;
@@ -352,7 +365,8 @@ pub(crate) fn run(
         if let Some(c) = company {
             joined(c)?;
         }
-        done.into_iter().collect::<Result<Vec<_>, Failure>>()
+        let misses = misses.map_or(Ok(Vec::new()), joined)?;
+        Ok::<_, Failure>((done.into_iter().collect::<Result<Vec<_>, Failure>>()?, misses))
     })?;
     let mut all = Recorder::new(began)?;
     for (t, r) in recorders.iter().enumerate() {
@@ -361,7 +375,25 @@ pub(crate) fn run(
             all.add(r)?;
         }
     }
-    Ok(all.result())
+    let mut result = all.result();
+    for (second, misses) in result.series.iter_mut().zip(misses) {
+        second.misses = Some(misses);
+    }
+    Ok(result)
+}
+
+/// What the cache lacks, second by second, until the readers are done.
+fn count_misses(course: &Course<'_>) -> Result<Vec<u64>, Failure> {
+    let mut seconds = Vec::new();
+    let Some(mut before) = course.engine.cache_misses() else { return Ok(seconds) };
+    while !course.over.load(std::sync::atomic::Ordering::Relaxed) {
+        let next = course.began + Duration::from_secs(seconds.len() as u64 + 1);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let now = course.engine.cache_misses().unwrap_or(before);
+        seconds.push(now - before);
+        before = now;
+    }
+    Ok(seconds)
 }
 
 /// Has a thread, however its part ends, wait for the others before it goes. What an engine keeps for a thread that went is taken
@@ -386,6 +418,9 @@ fn lane<'a>(
     ops: u64,
 ) -> Result<Lane<'a>, Failure> {
     let mut recorder = Recorder::new(course.began)?;
+    if course.plan.workload == Workload::Readwhilecompacting {
+        recorder = recorder.second_by_second();
+    }
     let seed = course.plan.round << 32 | thread << 8 | course.plan.workload as u64;
     let until = course.plan.seconds.map(|s| course.began + Duration::from_secs_f64(s));
     let session = engine.session()?;

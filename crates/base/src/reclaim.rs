@@ -35,7 +35,7 @@
 //! *Leaving* releases, and so does entering, which is why a look that finds a thread outside, or in a later stay, need only acquire: what
 //! the thread read before it has read before the thing is dropped.
 //!
-//! *A slot* is a thread's own while that lives; the next thread with its number takes it over. Only its owner writes `depth`; and what a
+//! *A slot* is a thread's own while that lives; the next thread with its number takes it over. Only its owner writes `depth` and `stays`; and what a
 //! thread has retired only that locks, but for the end of the domain.
 //!
 //! *Locks.* `ripening` of a domain, then `moving` of its clock. Nothing is dropped under either.
@@ -83,6 +83,8 @@ struct Slot {
     entered: AtomicU64,
     /// Guards and stays that it holds.
     depth: AtomicUsize,
+    /// The stays among them.
+    stays: AtomicUsize,
 }
 
 /// The epoch.
@@ -120,7 +122,9 @@ impl Clock {
 
     /// Has the calling thread stay inside.
     pub fn stay(&self) -> Stay<'_> {
-        Stay { clock: self, slot: self.enter(), _of_one_thread: PhantomData }
+        let slot = self.enter();
+        slot.stays(1);
+        Stay { clock: self, slot, _of_one_thread: PhantomData }
     }
 
     #[inline]
@@ -133,7 +137,8 @@ impl Clock {
 
 #[cfg(not(loom))]
 impl Stay<'_> {
-    /// Says that the thread holds nothing of what it has read so far: does nothing as long as it holds a guard or another stay.
+    /// Says that the thread holds nothing of what it has read so far. Does nothing as long as it holds a guard, since what was read by that
+    /// may be in use; other stays of the thread are renewed along.
     #[inline]
     pub fn renew(&self) {
         self.slot.renew(&self.clock.hands);
@@ -236,6 +241,7 @@ impl<G: Send> Drop for Guard<'_, G> {
 #[cfg(not(loom))]
 impl Drop for Stay<'_> {
     fn drop(&mut self) {
+        self.slot.stays(-1);
         self.slot.unpin();
     }
 }
@@ -275,10 +281,16 @@ impl Slot {
         }
     }
 
-    /// Says that the thread, which is inside once, holds nothing of what it has read before. See the module's head.
+    /// One stay more, or less.
+    fn stays(&self, change: isize) {
+        self.stays.store(self.stays.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
+    }
+
+    /// Says that the thread, which is inside by stays, holds nothing of what it has read before: things are read by guards alone. See the
+    /// module's head.
     #[inline]
     fn renew(&self, hands: &Hands) {
-        if self.depth.load(Ordering::Relaxed) != 1 {
+        if self.depth.load(Ordering::Relaxed) != self.stays.load(Ordering::Relaxed) {
             return;
         }
         let now = hands.now.load(Ordering::Acquire);
@@ -398,7 +410,7 @@ mod tests {
                 scope.spawn(|| (0..4).for_each(|_| one.pin().flush()));
             });
         };
-        let stay = clock.stay();
+        let (stay, _another) = (clock.stay(), clock.stay());
         let guard: Guard<'_, ()> = other.pin();
         std::thread::scope(|scope| {
             scope.spawn(|| one.pin().retire(thing.clone())).join().unwrap();

@@ -108,6 +108,7 @@ pub struct Cache {
     /// Of all caches of the process this one alone has it.
     number: u64,
     swizzling: Swizzling,
+    counted: bool,
     shards: Box<[Shard]>,
     domain: Domain,
     accounts: Arc<Accounts>,
@@ -132,6 +133,7 @@ impl Cache {
         Cache {
             number: CACHES.fetch_add(1, Ordering::Relaxed),
             swizzling: Swizzling::default(),
+            counted: false,
             shards,
             domain: Domain::on(clock),
             accounts,
@@ -163,6 +165,18 @@ impl Cache {
     #[must_use]
     pub fn with_swizzling(self, swizzling: Swizzling) -> Cache {
         Cache { swizzling, ..self }
+    }
+
+    /// This cache, but that whoever looks at a frame under a hold counts itself in and out, as if nothing else protected the frame. For
+    /// comparisons: it shows what reference counts cost.
+    #[must_use]
+    pub fn with_counts(self, counted: bool) -> Cache {
+        Cache { counted, ..self }
+    }
+
+    #[inline]
+    pub(crate) fn counts(&self) -> bool {
+        self.counted
     }
 
     /// Which frames it swizzles.

@@ -149,6 +149,9 @@ impl<'c> Hold<'c> {
     fn see<'h>(&self, found: Found<'h>) -> Seen<'h> {
         found.touch();
         self.cache.hit();
+        if self.cache.counts() {
+            drop(found.pin());
+        }
         Seen(found)
     }
 }

@@ -84,6 +84,8 @@ pub enum Pool {
     /// Reading ahead and writing behind for the tasks of the other pools: these wait for the device and for nothing else,
     /// so that every task may wait for them.
     Io,
+    /// Looking up for executors what memory does not hold: waits for the device, and a client for it.
+    Read,
     /// Writing frozen memtables out, picking and planning compactions, installing versions.
     Flush,
     /// Executing compaction tasks: long, CPU-bound.

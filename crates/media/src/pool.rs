@@ -22,7 +22,7 @@ use crate::{Job, Pool};
 /// The threads of one machine.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    pools: [Arc<Shared>; 4],
+    pools: [Arc<Shared>; 5],
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -53,6 +53,7 @@ impl Pools {
             pools: [
                 pool("terrane-log", options.log_threads),
                 pool("terrane-io", options.io_threads),
+                pool("terrane-read", options.read_threads),
                 pool("terrane-flush", options.flush_threads),
                 pool("terrane-merge", options.compaction_threads),
             ],

@@ -69,6 +69,10 @@ pub struct Tuning {
     pub compact: bool,
     /// Which cached blocks are found by direct pointer.
     pub swizzling: Swizzling,
+    /// Blocks that flushes and merges write enter the cache where they take the place of some, or where there is room.
+    pub warm: bool,
+    /// Lookups hold the frames that they read by reference counts, beside the epoch that protects them: what that would cost.
+    pub counted: bool,
     /// The best instructions that directories of blocks are searched with, in all databases of the process.
     pub simd: Option<Simd>,
 }
@@ -87,6 +91,8 @@ impl Default for Tuning {
             transaction_bytes: 0,
             compact: true,
             swizzling: Swizzling::default(),
+            warm: true,
+            counted: false,
             simd: None,
         }
     }

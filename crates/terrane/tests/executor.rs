@@ -4,14 +4,37 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use terrane::media::Media;
+use terrane::media::real::{RealMedia, RealOptions};
 use terrane::{
-    Db, Durability, ErrorKind, ExecutorOptions, Lane, Options, Polled, Subtable, SubtableOptions, Taken,
-    TransactionOptions, WriteBatch,
+    Core, Db, Durability, ErrorKind, ExecutorOptions, Lane, Options, Polled, Subtable, SubtableOptions,
+    Taken, TransactionOptions, WriteBatch,
 };
 
 /// Two cores, whatever the machine has.
 fn two() -> ExecutorOptions {
-    ExecutorOptions::new().cores([0, 0]).balance(false)
+    let may = allowed();
+    ExecutorOptions::new().cores([may[0], may[may.len() - 1]]).balance(false)
+}
+
+/// One core.
+fn one() -> ExecutorOptions {
+    two().cores([allowed()[0]])
+}
+
+/// The processors on which this process may run.
+fn allowed() -> Vec<usize> {
+    RealMedia::new(RealOptions::default()).unwrap().cores()
+}
+
+/// Waits for something that other threads bring about.
+fn until(mut there: impl FnMut() -> bool, what: &str) {
+    let mut looks = 0u64;
+    while !there() {
+        std::thread::yield_now();
+        looks += 1;
+        assert!(looks < 200_000_000, "{what}");
+    }
 }
 
 fn open(options: Options) -> (tempfile::TempDir, Db) {
@@ -134,7 +157,7 @@ fn requests_of_a_lane_come_in_order_and_see_what_was_written_before() {
 fn a_full_lane_says_so_and_takes_more_once_answers_are_taken() {
     let (_dir, db) = open(small());
     let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
-    let executor = db.executor(two().cores([0])).unwrap();
+    let executor = db.executor(one()).unwrap();
     let mut lane = executor.lane(4).unwrap();
     for n in 0..4 {
         assert_eq!(lane.get(&table, b"k", n).unwrap(), Taken::Yes);
@@ -200,6 +223,7 @@ fn what_goes_wrong_is_told_to_whoever_asked() {
             })
             .unwrap();
     }
+    until(|| asked.load(Ordering::Relaxed) == 2, "both are asked");
     // The cores are none the worse for it.
     table.put(b"k", b"v").unwrap();
     for token in 5..50 {
@@ -317,27 +341,24 @@ fn what_is_hot_is_divided_by_itself() {
 #[test]
 fn a_core_keeps_no_memtable_from_being_freed() {
     let (_dir, db) = open(small());
-    let (read, other) = (
-        db.create_subtable("read", SubtableOptions::new()).unwrap(),
-        db.create_subtable("other", SubtableOptions::new()).unwrap(),
-    );
-    let executor = db.executor(two().cores([0])).unwrap();
+    let read = db.create_subtable("read", SubtableOptions::new()).unwrap();
+    let executor = db.executor(one()).unwrap();
     let mut lane = executor.lane(64).unwrap();
-    other.put(&key(1), b"v").unwrap();
     for busy in [false, true] {
+        let over = Arc::new(AtomicBool::new(false));
+        if busy {
+            // It never sleeps.
+            let over = over.clone();
+            let ask = move |_: &mut Core<'_>| {
+                if over.load(Ordering::Relaxed) { Polled::Done } else { Polled::Again }
+            };
+            executor.poll_on(0, ask).unwrap();
+        }
         fill(&db, &read, 0..20_000);
         assert_eq!(ask(&mut lane, &read, 0..2).len(), 2);
         read.flush().unwrap();
-        let mut rounds = 0;
-        while db.stats().memtable_bytes > 1 << 20 {
-            if busy {
-                ask(&mut lane, &other, [1]);
-            } else {
-                std::thread::yield_now();
-            }
-            rounds += 1;
-            assert!(rounds < 10_000_000, "{} bytes", db.stats().memtable_bytes);
-        }
+        until(|| db.stats().memtable_bytes <= 1 << 20, "the memtable goes");
+        over.store(true, Ordering::Relaxed);
     }
 }
 
@@ -431,8 +452,157 @@ fn a_reader_sees_the_newest_and_keeps_nothing_once_it_rests() {
         } else {
             (0..2000).for_each(|n| assert_eq!(reader.get(&table, &key(n)).unwrap(), Some(value(n))));
         }
-        assert!(db.stats().memtable_bytes <= 1 << 20);
+        until(|| db.stats().memtable_bytes <= 1 << 20, "the memtable goes");
     }
     db.drop_subtable("t").unwrap();
     assert_eq!(reader.get(&table, b"round").unwrap_err().kind(), ErrorKind::SubtableDropped);
+}
+
+#[test]
+fn an_executor_ends_although_clients_go_on_asking() {
+    let (_dir, db) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let executor = db.executor(two()).unwrap();
+    let asked = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let asked = &asked;
+        for client in 0..3u64 {
+            let (mut lane, table) = (executor.lane(64).unwrap(), &table);
+            scope.spawn(move || {
+                let refused = (0u64..).find_map(|n| {
+                    lane.answers(|_, got| assert!(got.is_ok()));
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    lane.run(table, &(n + client).to_be_bytes(), n, |_, _| Ok(None)).err()
+                });
+                assert_eq!(refused.unwrap().kind(), ErrorKind::Closed);
+            });
+        }
+        until(|| asked.load(Ordering::Relaxed) > 10_000, "clients ask");
+        executor.shutdown();
+    });
+}
+
+#[test]
+fn what_was_asked_for_is_done_though_the_client_has_gone() {
+    let (_dir, db) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let executor = db.executor(two()).unwrap();
+    let done = Arc::new(AtomicU64::new(0));
+    let mut sent = 0;
+    for _ in 0..2000 {
+        let mut lane = executor.lane(50).unwrap();
+        for n in 0..50u64 {
+            let done = done.clone();
+            let work = move |_: &mut Core<'_>, _: &[u8]| {
+                done.fetch_add(1, Ordering::Relaxed);
+                Ok(None)
+            };
+            sent += u64::from(lane.run(&table, &n.to_be_bytes(), n, work).unwrap() == Taken::Yes);
+        }
+    }
+    executor.shutdown();
+    assert_eq!(done.load(Ordering::Relaxed), sent);
+}
+
+#[test]
+fn a_read_that_waits_for_the_medium_does_not_see_what_follows_it() {
+    let (_dir, db) = open(small().cache_bytes(1 << 20));
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    fill(&db, &table, 0..30_000);
+    table.flush().unwrap();
+    let executor = db.executor(two()).unwrap();
+    let mut lane = executor.lane(8).unwrap();
+    for n in (0..30_000).step_by(61) {
+        let own = table.clone();
+        assert_eq!(lane.get(&table, &key(n), 0).unwrap(), Taken::Yes);
+        let put = lane.run(&table, &key(n), 1, move |_, key| own.put(key, b"new").map(|()| None));
+        assert_eq!(put.unwrap(), Taken::Yes);
+        while lane.under_way() > 0 {
+            lane.wait().unwrap();
+            lane.answers(|token, got| assert!(token == 1 || got.unwrap() == Some(&value(n)[..]), "{n}"));
+        }
+        assert_eq!(table.get(&key(n)).unwrap().as_deref(), Some(&b"new"[..]));
+    }
+}
+
+#[test]
+fn answers_do_not_wait_for_work_that_comes_later() {
+    let (_dir, db) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let executor = db.executor(one()).unwrap();
+    for _ in 0..200 {
+        let (mut first, mut second) = (executor.lane(8).unwrap(), executor.lane(8).unwrap());
+        // Both come in one turn, mostly; the work ends when the first client has its answer.
+        let (go, may) = std::sync::mpsc::channel();
+        let (began, begins) = std::sync::mpsc::channel();
+        let hold = first.run(&table, b"h", 9, move |_, _| {
+            began.send(()).unwrap();
+            may.recv().unwrap();
+            Ok(None)
+        });
+        assert_eq!(hold.unwrap(), Taken::Yes);
+        begins.recv().unwrap();
+        let (told, answered) = std::sync::mpsc::channel();
+        assert_eq!(first.get(&table, b"k", 1).unwrap(), Taken::Yes);
+        let wait = second.run(&table, b"k", 2, move |_, _| {
+            answered.recv().unwrap();
+            Ok(None)
+        });
+        assert_eq!(wait.unwrap(), Taken::Yes);
+        go.send(()).unwrap();
+        let mut seen = 0;
+        while seen < 2 {
+            first.wait().unwrap();
+            seen += first.answers(|_, got| assert!(got.is_ok()));
+        }
+        told.send(()).unwrap();
+    }
+}
+
+#[test]
+fn a_database_that_is_closed_answers_what_it_still_can() {
+    let (_dir, db) = open(small().cache_bytes(1 << 20));
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    fill(&db, &table, 0..30_000);
+    table.flush().unwrap();
+    let executor = db.executor(two()).unwrap();
+    let mut lane = executor.lane(64).unwrap();
+    db.close().unwrap();
+    let (mut right, mut closed) = (0, 0);
+    for n in (0..30_000).step_by(601) {
+        assert_eq!(lane.get(&table, &key(n), n).unwrap(), Taken::Yes);
+        lane.wait().unwrap();
+        lane.answers(|n, got| match got {
+            Ok(got) => {
+                assert_eq!(got, Some(&value(n)[..]));
+                right += 1;
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Closed);
+                closed += 1;
+            }
+        });
+    }
+    assert!(closed > 0 && right + closed == 50, "{right} and {closed}");
+}
+
+#[test]
+fn several_readers_of_a_thread_do_not_keep_what_leaves() {
+    let (_dir, db) = open(small().cache_bytes(4 << 20));
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    fill(&db, &table, 0..60_000);
+    table.flush().unwrap();
+    db.wait_idle().unwrap();
+    let (mut one, mut other) = (db.reader(), db.reader());
+    // More than the cache holds goes through it; what is hot stays or comes back.
+    (0..60_000).for_each(|n| assert!(one.get(&table, &key(n)).unwrap().is_some()));
+    let before = db.stats().cache_misses;
+    for round in 0..200 {
+        for n in 0..50 {
+            let reader = if round % 2 == 0 { &mut one } else { &mut other };
+            assert_eq!(reader.get(&table, &key(n)).unwrap(), Some(value(n)));
+        }
+    }
+    let missed = db.stats().cache_misses - before;
+    assert!(missed < 2000, "{missed} of 10,000 lookups of 50 keys");
 }

@@ -748,7 +748,13 @@ fn closing_on_a_full_device_still_makes_the_log_durable() {
 #[test]
 fn writers_on_many_threads_get_over_a_full_device() {
     const WRITERS: usize = 3;
-    let threads = RealOptions { log_threads: 1, io_threads: 1, flush_threads: 2, compaction_threads: 1 };
+    let threads = RealOptions {
+        log_threads: 1,
+        io_threads: 1,
+        read_threads: 1,
+        flush_threads: 2,
+        compaction_threads: 1,
+    };
     let media = SimMedia::with_threads(1, &threads);
     let db = open(&media, &tiny()).unwrap();
     let t = db.create_subtable("t", tiny_table()).unwrap();

@@ -115,7 +115,13 @@ fn deleted_stretches_stay_deleted_whatever_jobs_run_side_by_side() {
 
 #[test]
 fn compacting_by_hand_goes_along_with_jobs_and_writers() {
-    let threads = RealOptions { log_threads: 1, io_threads: 2, flush_threads: 4, compaction_threads: 3 };
+    let threads = RealOptions {
+        log_threads: 1,
+        io_threads: 2,
+        read_threads: 1,
+        flush_threads: 4,
+        compaction_threads: 3,
+    };
     let media = SimMedia::with_threads(1, &threads);
     let db = open(&media, &small(3)).unwrap();
     let t = db.create_subtable("t", tiny_table()).unwrap();
@@ -162,7 +168,13 @@ fn compacting_by_hand_goes_along_with_jobs_and_writers() {
 #[test]
 fn compacting_by_hand_ends_however_much_is_written_meanwhile() {
     const MOST: u64 = 2000;
-    let threads = RealOptions { log_threads: 1, io_threads: 2, flush_threads: 3, compaction_threads: 2 };
+    let threads = RealOptions {
+        log_threads: 1,
+        io_threads: 2,
+        read_threads: 1,
+        flush_threads: 3,
+        compaction_threads: 2,
+    };
     let media = SimMedia::with_threads(1, &threads);
     let db = open(&media, &small(2)).unwrap();
     let t = db.create_subtable("t", tiny_table()).unwrap();

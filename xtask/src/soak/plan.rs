@@ -228,6 +228,8 @@ pub(super) fn options(rng: &mut Rng) -> Options {
         task_bytes: (64 << 10) << rng.below(4),
         transaction_bytes: [0, 2 << 10, 20 << 10][rng.below(3) as usize],
         swizzling: [Swizzling::Nothing, Swizzling::Parents, Swizzling::Children][rng.below(3) as usize],
+        warm: true,
+        counted: false,
         simd: None,
     };
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };

@@ -4,6 +4,7 @@ mod transactions;
 
 use std::path::Path;
 
+use rust_rocksdb::statistics::Ticker;
 use rust_rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBAccess, DBCompressionType,
     DBPinnableSlice, DBRawIteratorWithThreadMode, DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions,
@@ -176,6 +177,10 @@ impl Engine for RocksDb {
         // It says nothing of errors; those show up in reads.
         self.db.compact_range::<&[u8], &[u8]>(None, None);
         Ok(())
+    }
+
+    fn cache_misses(&self) -> Option<u64> {
+        Some(self.options.get_ticker_count(Ticker::BlockCacheMiss))
     }
 
     fn says(&self) -> serde_json::Value {

@@ -69,6 +69,7 @@ impl Rig {
     /// Stays inside for two looks, with guards of its own within.
     fn stay(&self, slot: usize) {
         self.slots[slot].pin(&self.hands);
+        self.slots[slot].stays(1);
         for _ in 0..2 {
             self.slots[slot].pin(&self.hands);
             let now = self.values.now.load(Ordering::Acquire);
@@ -81,6 +82,7 @@ impl Rig {
             self.values.cells[now].with(|_| ());
             self.slots[slot].renew(&self.hands);
         }
+        self.slots[slot].stays(-1);
         self.slots[slot].unpin();
     }
 

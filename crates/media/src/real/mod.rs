@@ -37,6 +37,8 @@ pub struct RealOptions {
     pub log_threads: usize,
     /// Threads of [`Pool::Io`]. Default 2: one that reads and one that writes.
     pub io_threads: usize,
+    /// Threads of [`Pool::Read`]. Default 2: each has many reads on their way.
+    pub read_threads: usize,
     /// Threads of [`Pool::Flush`]. Default 2.
     pub flush_threads: usize,
     /// Threads of [`Pool::Compaction`]. Default: half the processors, 1 to 8.
@@ -49,6 +51,7 @@ impl Default for RealOptions {
         RealOptions {
             log_threads: 1,
             io_threads: 2,
+            read_threads: 2,
             flush_threads: 2,
             compaction_threads: (cores / 2).clamp(1, 8),
         }

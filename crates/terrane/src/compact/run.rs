@@ -35,9 +35,7 @@ use crate::compact::warm::Warm;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::bulk::{self, Wanted};
-use crate::levels::{
-    Extent, ExtentRef, Heir, Heirs, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun,
-};
+use crate::levels::{Extent, ExtentRef, Heir, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun};
 use crate::options::{Compression, SubtableOptions};
 use crate::read::blocks::{Part, load};
 
@@ -296,12 +294,7 @@ impl Context<'_> {
                     engine.ids.clone(),
                     self.form,
                     survivors.clone(),
-                    Heirs::new(
-                        engine.cache.clone(),
-                        self.pick.to <= 1,
-                        engine.options.compaction_jobs(),
-                        claimed,
-                    ),
+                    engine.heirs(self.pick.to <= 1, engine.options.compaction_jobs(), claimed),
                 )?),
             };
             let ahead = AHEAD * engine.options.compaction_jobs();

@@ -23,7 +23,7 @@ use crate::db::pacing::Pacer;
 use crate::db::snapshot::{Snapshot, Snapshots};
 use crate::db::stats::Counters;
 use crate::db::table::{Super, Table};
-use crate::levels::{Ids, ManifestStore, Poison, Reclaimer, Space};
+use crate::levels::{Heirs, Ids, ManifestStore, Poison, Reclaimer, Space};
 use crate::log::Log;
 use crate::options::Options;
 use crate::read::blocks::load;
@@ -247,6 +247,14 @@ impl Engine {
     /// The large value that `encoded` refers to.
     pub(crate) fn read_large(&self, encoded: &[u8]) -> Result<Vec<u8>> {
         self.space.read_value(&ValueRef::decode(encoded)?)
+    }
+
+    /// What enters the cache of what is written: see [`Heirs::new`].
+    pub(crate) fn heirs(&self, sections: bool, jobs: usize, used: usize) -> Heirs {
+        match self.options.tuning.warm {
+            true => Heirs::new(self.cache.clone(), sections, jobs, used),
+            false => Heirs::none(self.cache.clone()),
+        }
     }
 
     /// Frees the space whose last reader has gone.

@@ -27,7 +27,7 @@ use crate::compact::claim::Claim;
 use crate::compact::run::extent_form;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
-use crate::levels::{ExtentRef, Heir, Heirs, RunWriter, Version, VersionEdit, WrittenRun};
+use crate::levels::{ExtentRef, Heir, RunWriter, Version, VersionEdit, WrittenRun};
 use crate::memtable::Memtable;
 
 impl Engine {
@@ -121,7 +121,7 @@ impl Engine {
     ) -> Result<(WrittenRun, Vec<ValueRef>)> {
         let form = extent_form(&table.options(), 0, self.options.tuning.extent_bytes);
         let tombstones = memtable.tombstones.to_ranges(snapshots)?;
-        let heirs = Heirs::new(self.cache.clone(), true, 1, 0);
+        let heirs = self.heirs(true, 1, 0);
         let mut writer =
             RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone(), heirs)?;
         let mut retention = Retention::new(snapshots, &tombstones, false);

@@ -91,6 +91,7 @@ impl Db {
             log_threads: 1,
             // Each compaction reads and writes at the same time; each flush writes.
             io_threads: compaction_threads + 1,
+            read_threads: 2,
             flush_threads: compaction_threads + 1,
             compaction_threads,
         })?;
@@ -110,10 +111,10 @@ impl Db {
     }
 
     /// Starts threads, each bound to a processor, that own the subtables between them: for servers that want each processor to keep to its
-    /// own data. There may be several.
+    /// own data. There may be several. It does not keep the database open.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::LimitExceeded`] above 1,024 cores, [`ErrorKind::Io`] if a thread cannot be started or
+    /// [`ErrorKind::LimitExceeded`] above 1,024 cores, [`ErrorKind::Io`] if a thread cannot be started or
     /// bound, [`ErrorKind::Unsupported`] on a simulated machine.
     pub fn executor(&self, options: ExecutorOptions) -> Result<Executor> {
         Executor::start(self.engine.clone(), &options)

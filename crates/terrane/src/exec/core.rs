@@ -4,8 +4,9 @@
 //! time ([`crate::read::turns`]); runs the work that was sent; and asks its pollers.
 //!
 //! # Nothing shared is written
-//! The thread *stays* inside of the epochs and renews its stay between turns, so guards cost it no atomic read-modify-write and no fence
-//! ([`terrane_base::reclaim`]); it keeps the states of the subtables that it reads, and looks at one word of each to see whether they are
+//! The thread *stays* inside of the epochs and renews its stay between turns, and before each poller and lookup of theirs, so guards cost it
+//! no atomic read-modify-write and no fence ([`terrane_base::reclaim`]); for work that was sent, which may wait for locks or for a flush, it
+//! leaves; it keeps the states of the subtables that it reads, and looks at one word of each to see whether they are
 //! still the newest ([`terrane_base::Current::refresh`]). Flushes, merges and writes come from outside and put new states in place.
 //! What it keeps would keep memtables and extents from being freed: every [`SWEEP`] turns it lets go of what is outdated, and of all of it
 //! before it sleeps.
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use terrane_base::reclaim::Stay;
 use terrane_base::{Error, ErrorKind, Result, SubtableId};
 use terrane_format::Kind;
 
@@ -28,10 +30,33 @@ use crate::exec::balance::{Load, Served};
 use crate::exec::lane::{CoreEnd, Lane};
 use crate::exec::late;
 use crate::exec::request::{Answer, Request};
-use crate::exec::shared::{Arrival, Shared};
+use crate::exec::shared::{Arrival, Seat, Shared};
 use crate::read::kept::{BySubtable, KeptState};
 use crate::read::lookup::View;
 use crate::read::turns::{self, Said};
+
+/// Takes nothing any more once this is dropped.
+struct Closing<'s>(&'s Seat);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        drop(self.0.close());
+    }
+}
+
+/// Runs foreign code; `None` if it panics, which the panic hook has reported then.
+fn unharmed<R>(foreign: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(foreign)) {
+        Ok(r) => Some(r),
+        Err(payload) => {
+            // What a panic carries is foreign too.
+            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                std::mem::forget(again);
+            }
+            None
+        }
+    }
+}
 
 /// Requests that a turn takes of each lane.
 const TAKE: usize = 64;
@@ -61,6 +86,8 @@ pub enum Polled {
 pub struct Core<'e> {
     shared: &'e Arc<Shared>,
     number: usize,
+    /// None while it sleeps, and in work that does not read.
+    stay: Option<Stay<'e>>,
     tables: BySubtable<Entry>,
     load: Load,
 }
@@ -71,7 +98,7 @@ struct Entry {
     served: Served,
 }
 
-impl Core<'_> {
+impl<'e> Core<'e> {
     /// Its number, from 0.
     pub fn number(&self) -> usize {
         self.number
@@ -94,6 +121,7 @@ impl Core<'_> {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
         self.shared.check(table)?;
+        self.stay();
         let table = table.table();
         let entry = self.tables.entry(table.id).or_insert_with(|| Entry::new(table.clone()));
         entry.served.count(key);
@@ -109,12 +137,18 @@ impl Core<'_> {
         self.get_with(table, key, <[u8]>::to_vec)
     }
 
-    /// A lane from this core to all others, for a poller that needs what they own.
+    /// A lane from this core to all, for a poller that needs what others own. It takes answers when it is asked again, and never waits.
     ///
     /// # Errors
     /// As for [`crate::Executor::lane`].
     pub fn lane(&self, depth: usize) -> Result<Lane> {
         Lane::new(self.shared.clone(), depth)
+    }
+
+    /// Stays inside, and holds nothing of what was read before.
+    #[inline]
+    fn stay(&mut self) {
+        self.stay.get_or_insert_with(|| self.shared.engine.clock.stay()).renew();
     }
 
     /// The subtable of this number, with its newest state.
@@ -142,6 +176,7 @@ impl Core<'_> {
         if let Some(total) = self.load.take(now, REPORT) {
             let tables = self.tables.iter_mut().map(|(id, e)| (*id, e.served.take())).collect();
             self.shared.balance.report(self.number, total, tables, &self.shared.placement);
+            self.shared.forget_dropped();
         }
     }
 }
@@ -173,7 +208,7 @@ pub(super) struct Running<'e> {
 
 impl<'e> Running<'e> {
     pub(super) fn new(shared: &'e Arc<Shared>, number: usize) -> Self {
-        let core = Core { shared, number, tables: BySubtable::default(), load: Load::default() };
+        let core = Core { shared, number, stay: None, tables: BySubtable::default(), load: Load::default() };
         Running {
             core,
             lanes: Vec::new(),
@@ -188,13 +223,12 @@ impl<'e> Running<'e> {
     /// Goes on until the executor ends and all that is under way is answered.
     pub(super) fn run(mut self) {
         let shared = self.core.shared;
+        // However it ends, nothing comes to it any more. Lanes that arrive too late learn that from their end being dropped.
         let seat = &shared.cores[self.core.number];
-        let mut stay = Some(shared.engine.clock.stay());
+        let _closed = Closing(seat);
         let mut idle = 0;
         loop {
-            if let Some(stay) = &stay {
-                stay.renew();
-            }
+            self.core.stay();
             let ending = shared.ending.load(Ordering::Acquire);
             if self.turn(ending) {
                 idle = 0;
@@ -208,7 +242,7 @@ impl<'e> Running<'e> {
                 std::hint::spin_loop();
                 continue;
             }
-            stay = None;
+            self.core.stay = None;
             self.core.let_go(true);
             self.core.report();
             // (It waits for ever only on a simulated machine, and on that there is no such thread.)
@@ -220,12 +254,8 @@ impl<'e> Running<'e> {
             if woken.is_err() {
                 break;
             }
-            stay = Some(shared.engine.clock.stay());
             idle = 0;
         }
-        drop(stay);
-        // Lanes that arrive too late learn that the core has left when they are dropped.
-        drop(seat.close());
     }
 
     /// Does what there is to do; whether that was anything.
@@ -234,7 +264,8 @@ impl<'e> Running<'e> {
         if self.turns.is_multiple_of(SWEEP) {
             self.core.let_go(false);
             self.core.report();
-            self.lanes.retain(|lane| !lane.is_abandoned());
+            // What was asked before the client went is carried out.
+            self.lanes.retain(|lane| !lane.is_abandoned() || !lane.requests.is_empty());
         }
         let mut busy = self.arrivals();
         for at in 0..self.lanes.len() {
@@ -244,19 +275,25 @@ impl<'e> Running<'e> {
                 match request.work {
                     None => self.batch.push((at, request)),
                     Some(_) => {
-                        // In the order in which they were made.
+                        // In the order in which they were made. It may wait for somebody who waits for an answer.
                         self.look_up();
+                        self.tell();
                         self.work(at, request);
                     }
                 }
             }
         }
         self.look_up();
-        self.lanes.iter_mut().for_each(CoreEnd::tell);
+        self.tell();
         if !ending {
             busy |= self.poll();
         }
         busy
+    }
+
+    /// Tells clients of answers.
+    fn tell(&mut self) {
+        self.lanes.iter_mut().for_each(CoreEnd::tell);
     }
 
     fn arrivals(&mut self) -> bool {
@@ -268,7 +305,6 @@ impl<'e> Running<'e> {
             match arrival {
                 Arrival::Lane(end) => self.lanes.push(end),
                 Arrival::Poller(poller) => self.pollers.push(poller),
-                Arrival::Wake => {}
                 Arrival::Late(answers) => {
                     self.late -= answers.len();
                     for (number, answer) in answers {
@@ -285,13 +321,21 @@ impl<'e> Running<'e> {
 
     /// Asks the pollers; whether one has done something.
     fn poll(&mut self) -> bool {
-        let (core, mut busy) = (&mut self.core, false);
-        self.pollers.retain_mut(|poller| {
-            // A panic has been reported by its hook; who panics is not asked again.
-            let polled = catch_unwind(AssertUnwindSafe(|| poller(core))).unwrap_or(Polled::Done);
+        let (mut busy, mut at) = (false, 0);
+        while let Some(poller) = self.pollers.get_mut(at) {
+            self.core.stay();
+            let core = &mut self.core;
+            // Who panics is not asked again.
+            let polled = unharmed(|| poller(core)).unwrap_or(Polled::Done);
             busy |= polled == Polled::Again;
-            polled != Polled::Done
-        });
+            match polled {
+                Polled::Done => {
+                    let done = self.pollers.remove(at);
+                    unharmed(|| drop(done));
+                }
+                Polled::Again | Polled::Idle => at += 1,
+            }
+        }
         busy
     }
 
@@ -301,13 +345,16 @@ impl<'e> Running<'e> {
             entry.served.count(&key);
         }
         self.core.load.count();
+        // It may take its time.
+        self.core.stay = None;
         let core = &mut self.core;
-        let outcome = catch_unwind(AssertUnwindSafe(|| work(core, &key))).unwrap_or_else(|_| {
+        let outcome = unharmed(|| work(core, &key)).unwrap_or_else(|| {
             Err(Error::invalid("the work that was sent to a core panicked")
                 .with_hint("the panic was reported"))
         });
         let outcome = outcome.as_ref().map(Option::as_deref).map_err(Error::clone);
         self.lanes[lane].answer(Answer::new(token, key, outcome));
+        self.core.stay();
     }
 
     /// Looks up all keys of the batch together.

@@ -2,7 +2,8 @@
 //!
 //! # Concurrency
 //! A ring has one producer and one consumer (rtrb): a request costs a store with release and a load with acquire, no atomic
-//! read-modify-write. To wake who sleeps there is a [`Signal`] on either side; a client's is raised once for all answers of a turn.
+//! read-modify-write. Who may sleep has to be woken: that takes a fence, on the client's side for each request, and on the core's once for
+//! all answers of a turn.
 //!
 //! *Back-pressure.* A lane has no more requests under way at a core than its rings hold, counting answers that were not taken. So a core
 //! always has room for an answer, and never waits for a client.
@@ -32,8 +33,11 @@ const KEEP_BYTES: usize = 4 << 10;
 
 /// A client's rings to all cores of an executor; see [`crate::Executor::lane`]. One thread uses it at a time.
 ///
-/// Requests of one lane for keys of one core are carried out in the order in which they were made; but reads may be answered later than
-/// what follows them, if they had to wait for the medium.
+/// Requests of one lane for keys of one core are carried out in the order in which they were made, and each sees what those before it have
+/// written, and nothing of those behind it; but a read that has to wait for the medium is answered later than what follows it. When a lane
+/// is dropped, what it has asked for is carried out all the same, and nobody is told.
+///
+/// A core must not wait for a lane, [`Lane::wait`]: what it waits for may be its own to do.
 pub struct Lane {
     shared: Arc<Shared>,
     ends: Vec<ClientEnd>,
@@ -103,7 +107,8 @@ impl Lane {
     /// Has the core that owns `key` look it up. The answer comes with `token`. Never blocks.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a subtable of another database, [`ErrorKind::Closed`] if the executor has ended.
+    /// [`ErrorKind::InvalidArgument`] for a subtable of another database, [`ErrorKind::Closed`] if the executor ends or has ended. What goes
+    /// wrong later is the answer: so is [`ErrorKind::Closed`] if the database was closed before a block was read.
     pub fn get(&mut self, table: &Subtable, key: &[u8], token: u64) -> Result<Taken> {
         self.ask(table, key, token, None)
     }
@@ -128,7 +133,7 @@ impl Lane {
         let table = table.table().id;
         let core = self.shared.placement.refresh(&mut self.placement).owner(table, key);
         let end = &mut self.ends[core];
-        if end.requests.is_abandoned() || end.left.load(Ordering::Acquire) {
+        if self.shared.ending.load(Ordering::Acquire) || end.left.load(Ordering::Acquire) {
             return Err(ended());
         }
         if end.under_way == end.requests.buffer().capacity() {
@@ -168,7 +173,7 @@ impl Lane {
         taken
     }
 
-    /// Waits until there is an answer to be taken. Returns at once if nothing is under way.
+    /// Waits until there is an answer to be taken. Returns at once if nothing is under way. Not for use on a core.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] if the executor has ended without an answer.

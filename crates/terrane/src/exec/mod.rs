@@ -148,7 +148,7 @@ impl Executor {
     /// example. It should come back after microseconds. A poller that panics is not asked again.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::InvalidArgument`] if there is no such core.
+    /// [`crate::ErrorKind::InvalidArgument`] if there is no such core, [`crate::ErrorKind::Closed`] if a panic in foreign code has ended it.
     pub fn poll_on(
         &self,
         core: usize,
@@ -161,10 +161,11 @@ impl Executor {
     /// Has the pollers of a core asked again that said they were idle.
     ///
     /// # Errors
-    /// As for [`Executor::poll_on`].
+    /// [`crate::ErrorKind::InvalidArgument`] if there is no such core.
     pub fn wake(&self, core: usize) -> Result<()> {
         self.check_core(core)?;
-        self.shared.arrive(core, Arrival::Wake)
+        self.shared.wake(core);
+        Ok(())
     }
 
     /// The core that owns `key` now.
@@ -184,6 +185,7 @@ impl Executor {
         self.shared.check(table)?;
         self.check_core(core)?;
         self.shared.placement.replace(|p| p.assign(table.table().id, core));
+        self.shared.forget_dropped();
         Ok(())
     }
 
@@ -202,10 +204,12 @@ impl Executor {
                 p.clone()
             })
         });
+        self.shared.forget_dropped();
         outcome
     }
 
-    /// Ends: requests under way are answered, further ones are refused. Blocks until the threads have ended. Dropping does the same.
+    /// Ends: requests under way are answered, further ones are refused. Blocks until the threads have ended, each of which finishes the work
+    /// that it is at. Dropping does the same.
     pub fn shutdown(self) {}
 
     fn check_core(&self, core: usize) -> Result<()> {

@@ -83,6 +83,19 @@ impl Placement {
         self.with(table, pieces)
     }
 
+    /// Subtables that have a place of their own.
+    pub(super) fn len(&self) -> usize {
+        self.moved.len()
+    }
+
+    /// Of these subtables alone.
+    pub(super) fn only(&self, alive: impl Fn(SubtableId) -> bool) -> Self {
+        let mut next = self.clone();
+        next.version += 1;
+        next.moved.retain(|id, _| alive(*id));
+        next
+    }
+
     fn with(&self, table: SubtableId, pieces: Vec<Piece>) -> Self {
         let mut next = self.clone();
         next.version += 1;
@@ -120,6 +133,7 @@ mod tests {
         assert_eq!(owners(&p.assign(TABLE, 0)), [0; 5]);
         assert_eq!(p.owner(SubtableId(6), b"x"), 0, "others stay where their number puts them");
         assert_eq!(p.epoch(), 4);
+        assert_eq!((p.only(|id| id == TABLE).len(), p.only(|id| id != TABLE).len()), (1, 0));
     }
 
     #[test]

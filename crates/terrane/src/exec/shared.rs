@@ -54,8 +54,6 @@ pub(super) enum Arrival {
     Poller(Poller),
     /// Answers to requests of a lane that had to wait for the medium.
     Late(Vec<(u64, Answer)>),
-    /// Pollers are to be asked again.
-    Wake,
 }
 
 impl Shared {
@@ -80,6 +78,21 @@ impl Shared {
         seat.arrived.store(true, Ordering::Release);
         seat.wake();
         Ok(())
+    }
+
+    /// Has a core take a turn.
+    pub(super) fn wake(&self, core: usize) {
+        let seat = &self.cores[core];
+        seat.arrived.store(true, Ordering::Release);
+        seat.wake();
+    }
+
+    /// Drops what the placement knows of subtables that were dropped, if that is much.
+    pub(super) fn forget_dropped(&self) {
+        let tables = self.engine.tables.load();
+        if self.placement.load().len() > tables.len() {
+            self.placement.replace(|p| p.only(|id| tables.by_id(id).is_some()));
+        }
     }
 
     /// Has every core end.

@@ -57,7 +57,17 @@ pub(crate) fn multi_get(
         return Ok(values);
     }
     let snapshot = engine.snapshots.register(|| engine.visible());
-    multi_get_at(engine, table, keys, Some(snapshot.seq))?.ok_or_else(|| outdated(snapshot.seq))
+    multi_get_registered(engine, table, keys, snapshot.seq)
+}
+
+/// As [`multi_get`], at the registered `seq`.
+pub(crate) fn multi_get_registered(
+    engine: &Engine,
+    table: &Table,
+    keys: &[impl AsRef<[u8]>],
+    seq: Seq,
+) -> Result<Vec<Option<Vec<u8>>>> {
+    multi_get_at(engine, table, keys, Some(seq))?.ok_or_else(|| outdated(seq))
 }
 
 /// As [`multi_get`], at the registered `seq` or else at the newest; `None` if the newest was overtaken meanwhile.

@@ -66,7 +66,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let uuid = manifest.superblock().uuid;
     let clock = Arc::new(Clock::new());
     let cache = Cache::on(clock.clone(), CacheOptions::new(options.cache_bytes));
-    let cache = Arc::new(cache.with_swizzling(options.tuning.swizzling));
+    let cache = Arc::new(cache.with_swizzling(options.tuning.swizzling).with_counts(options.tuning.counted));
     if let Some(simd) = options.tuning.simd {
         simd.use_at_most();
     }

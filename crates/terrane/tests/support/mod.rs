@@ -105,6 +105,8 @@ pub const TUNING: Tuning = Tuning {
     task_bytes: 16 << 10,
     transaction_bytes: 1000,
     swizzling: terrane::Swizzling::Children,
+    warm: true,
+    counted: false,
     simd: None,
 };
 
