@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use super::rng::Rng;
 use crate::{Job, Pool};
 
-const POOLS: usize = 4;
+const POOLS: usize = 5;
 
 /// Tasks of each pool that may be under way at once.
-const LIMITS: [usize; POOLS] = [1, 2, 2, 2];
+const LIMITS: [usize; POOLS] = [1, 2, 2, 2, 2];
 
 #[derive(Debug)]
 pub(super) struct Tasks(Mutex<State>);
