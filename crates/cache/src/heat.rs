@@ -25,6 +25,8 @@ const BUFFER: usize = 512;
 #[derive(Default)]
 pub struct HeatSampler {
     threads: ThreadLocal<CachePadded<Own>>,
+    /// Called when a buffer is full.
+    full: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// One thread's part.
@@ -52,6 +54,12 @@ impl HeatSampler {
         Self::default()
     }
 
+    /// One that has seen nothing, and calls `full` whenever a thread's buffer fills: after some [`HeatSampler::STRIDE`] times 512 accesses of
+    /// it since the last fold. It is called by that thread in the middle of its access, and must be quick.
+    pub fn telling(full: impl Fn() + Send + Sync + 'static) -> Self {
+        HeatSampler { threads: ThreadLocal::new(), full: Some(Box::new(full)) }
+    }
+
     /// Notes an access to `extent`.
     #[inline]
     pub fn touch(&self, extent: u64) {
@@ -60,8 +68,10 @@ impl HeatSampler {
         if gap > 1 {
             // Only this thread writes the word, so no read-modify-write is needed.
             own.gap.store(gap - 1, Relaxed);
-        } else {
-            own.record(extent, gap == 1);
+        } else if own.record(extent, gap == 1)
+            && let Some(full) = &self.full
+        {
+            full();
         }
     }
 
@@ -84,14 +94,13 @@ impl HeatSampler {
 }
 
 impl Own {
-    /// Draws the next gap, and records `extent` unless this is the thread's first access, which only starts the count.
+    /// Draws the next gap, and records `extent` unless this is the thread's first access, which only starts the count. Says whether the
+    /// buffer has become full by that.
     #[cold]
-    fn record(&self, extent: u64, sample: bool) {
+    fn record(&self, extent: u64, sample: bool) -> bool {
         let mut samples = self.lock();
         self.gap.store(samples.next_gap(), Relaxed);
-        if sample {
-            samples.push(extent);
-        }
+        sample && samples.push(extent)
     }
 
     fn lock(&self) -> MutexGuard<'_, Samples> {
@@ -104,13 +113,15 @@ impl Own {
 }
 
 impl Samples {
-    fn push(&mut self, extent: u64) {
+    /// Whether it has become full.
+    fn push(&mut self, extent: u64) -> bool {
         if self.extents.len() < BUFFER {
             self.extents.push(extent);
-        } else {
-            self.extents[self.oldest] = extent;
-            self.oldest = (self.oldest + 1) % BUFFER;
+            return self.extents.len() == BUFFER;
         }
+        self.extents[self.oldest] = extent;
+        self.oldest = (self.oldest + 1) % BUFFER;
+        false
     }
 
     /// A gap in `1..2 * STRIDE`, all equally likely.
@@ -176,6 +187,18 @@ mod tests {
         (0..100_000).for_each(|_| sampler.touch(1));
         (0..100_000).for_each(|_| sampler.touch(2));
         assert_eq!(fold(&sampler), BTreeMap::from([(2, BUFFER as u32)]));
+    }
+
+    #[test]
+    fn a_full_buffer_is_told_of_once_until_it_is_folded() {
+        let told = std::sync::Arc::new(AtomicU32::new(0));
+        let count = told.clone();
+        let sampler = HeatSampler::telling(move || _ = count.fetch_add(1, Relaxed));
+        for round in 1..4 {
+            (0..100_000).for_each(|_| sampler.touch(1));
+            assert_eq!(told.load(Relaxed), round);
+            fold(&sampler);
+        }
     }
 
     #[test]

@@ -34,8 +34,11 @@ impl Claim {
             }
             (level, range)
         };
-        let merged = (from..=to).map(|level| (level, range())).collect();
-        Claim { merged, touched: (from..=to).map(widened).collect() }
+        let levels = || from.min(to)..=from.max(to);
+        Claim {
+            merged: levels().map(|level| (level, range())).collect(),
+            touched: levels().map(widened).collect(),
+        }
     }
 
     /// What adding these extents to one of `levels` touches.
@@ -82,6 +85,7 @@ mod tests {
         assert_eq!(claimed(0, 1, "c", Some("d")), [is(0, "a", "f"), is(1, "c", "d")]);
         assert_eq!(claimed(1, 2, "d", Some("e")), [is(1, "d", "e"), is(2, "b", "k")]);
         assert_eq!(claimed(1, 2, "j", None)[1], (2, "b".to_owned(), None));
+        assert_eq!(claimed(2, 1, "d", Some("e")), claimed(1, 2, "d", Some("e")), "upwards");
         assert_eq!(claimed(2, 2, "k", Some("z")), [is(2, "k", "z")], "an edge is not straddled");
         assert_eq!(claimed(7, 7, "k", Some("z")), [is(7, "k", "z")], "no such level yet");
     }

@@ -1,6 +1,6 @@
 //! Picking: which piece of the tree to merge next. A pure function of the version; it can be replayed.
 //!
-//! Five things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done in a rest (see
+//! Six things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done in a rest (see
 //! `db::background`):
 //! * *L0 runs* slow every read; four are the limit. They are merged together into L1, piece by piece along a cursor through
 //!   the key space, so that L0 shrinks from the front while flushes add to it. Each piece rewrites what is in L1, however
@@ -16,10 +16,15 @@
 //! * *Superseded records*: what lies above the largest level may all be newer versions of what is in it. When nothing else
 //!   is to do and that is more than a tenth, it goes down. So does L1 where L2 would compress it.
 //!
+//! * *Heat*: what is read much more often than most, and lies in L2, comes up, merged with what L1 has there. So what leaves L1
+//!   because it is cold comes back when it is read again. It waits for everything else.
+//!
 //! Level targets follow the data: L1 is at most 1/11 of it or four times the memtable budget, whichever is more; when
 //! 1/111 of the data would still be more than that, a further level appears, and so on: write amplification grows with
 //! the logarithm of the data and nothing has to be tuned. Data of up to eight memtable budgets is all in L1: a level below
 //! would cost more writing than it saves.
+
+mod heat;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +37,7 @@ use crate::compact::claim::Claim;
 use crate::compact::dead::Dead;
 use crate::levels::{ExtentRef, Run, Version};
 use crate::options::Options;
+use heat::{hot_from, pick_heat};
 
 /// Most L0 runs a subtable may have.
 pub(crate) const MAX_L0_RUNS: usize = 4;
@@ -78,9 +84,10 @@ pub(crate) enum Reason {
     Deletes,
     Space,
     Rest,
+    Heat,
 }
 
-/// A piece to merge: `range` of level `from` (0: all L0 runs) and of level `to`.
+/// A piece to merge: `range` of level `from` (0: all L0 runs) and of level `to`, which may be the one above.
 #[derive(Clone, Debug)]
 pub(crate) struct Pick {
     pub(crate) from: u8,
@@ -206,7 +213,7 @@ fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Opti
 /// The most urgent piece, if any is due.
 pub(crate) fn pick(p: &Picture<'_>) -> Option<Pick> {
     let dead = Dead::of(p.version);
-    [pick_deletes(p), pick_l0(p), pick_size(p), pick_space(p, &dead), pick_rest(p, &dead)]
+    [pick_deletes(p), pick_l0(p), pick_size(p), pick_space(p, &dead), pick_heat(p), pick_rest(p, &dead)]
         .into_iter()
         .flatten()
         .max_by(|a, b| a.urgency.total_cmp(&b.urgency))
@@ -365,13 +372,15 @@ fn pick_size(p: &Picture<'_>) -> Option<Pick> {
     best
 }
 
-/// The stretch of `from`, up to the surplus and a piece, that is coldest and meets least below.
+/// The stretch of `from`, up to the surplus and a piece, that is coldest and meets least below. What is hot leaves L1 last, the coldest of
+/// that first: else it would come up again at once ([`pick_heat`]).
 fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
     let refs = level(p.version, from);
     let below = level(p.version, from + 1);
     let want = surplus.clamp(1, (p.piece_bytes / 4).max(1));
     let hottest = refs.iter().map(|r| r.extent.heat.load(Ordering::Relaxed)).max().unwrap_or(0).max(1);
-    let mut best: Option<(f64, KeyRange)> = None;
+    let hot = if from == 1 { hot_from(p) } else { u32::MAX };
+    let mut best: Option<((bool, f64), KeyRange)> = None;
     let mut i = 0;
     while i < refs.len() {
         let mut j = i;
@@ -385,7 +394,10 @@ fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
         if p.is_free(from, from + 1, lo, Some(hi)) {
             let meets = bytes(overlapping(below, lo, Some(hi)));
             let heat = heat as f64 / (j - i) as f64 / f64::from(hottest);
-            let score = meets as f64 / size.max(1) as f64 + HEAT_WEIGHT * heat;
+            let score = match refs[i..j].iter().any(|r| heat::heat(r) >= hot) {
+                true => (true, heat),
+                false => (false, meets as f64 / size.max(1) as f64 + HEAT_WEIGHT * heat),
+            };
             if best.as_ref().is_none_or(|(s, _)| score < *s) {
                 best = Some((score, capped(below, lo, hi, p.piece_bytes)));
             }

@@ -129,7 +129,7 @@ impl Engine {
         let snapshots = self.snapshots.collect(published);
         let form = extent_form(&table.options(), pick.to, self.options.tuning.extent_bytes);
         let is_bottom = |range: &KeyRange| {
-            let below = version.levels.iter().skip(pick.to as usize);
+            let below = version.levels.iter().skip(pick.from.max(pick.to) as usize);
             below.into_iter().all(|run| run.overlapping(&range.lo, range.hi.as_deref()).is_empty())
         };
         let dead = Dead::of(version);
@@ -197,10 +197,14 @@ impl Engine {
                 edit.added.push((pick.to, 0, inputs::measure(&self.cache, part.clone())?));
             }
         }
-        for meta in out.written.iter().flat_map(|w| w.extents()) {
-            let extent = self.open_extent(table, meta)?;
-            edit.added.push((pick.to, 0, ExtentRef::whole(extent)));
-        }
+        let written: Vec<Arc<Extent>> = out
+            .written
+            .iter()
+            .flat_map(|w| w.extents())
+            .map(|meta| self.open_extent(table, meta))
+            .collect::<Result<_>>()?;
+        inherit_heat(inputs, &written);
+        edit.added.extend(written.into_iter().map(|extent| (pick.to, 0, ExtentRef::whole(extent))));
         let applied = version.apply(&edit)?;
         let progress = progress_of_pass(&version, &applied.version, inputs);
         let sunk = match pick.from {
@@ -238,6 +242,22 @@ impl Engine {
     ) -> Result<Arc<Extent>> {
         let file = self.space.file(meta.file)?;
         Ok(Extent::new(meta.clone(), file, table.name.clone(), self.reclaimer.clone()))
+    }
+}
+
+/// What replaces extents has their heat: that of each is divided among those that lie where it lay.
+fn inherit_heat(inputs: &[Input], written: &[Arc<Extent>]) {
+    for part in inputs.iter().flat_map(|i| &i.parts) {
+        let heat = part.extent.heat.load(Ordering::Relaxed);
+        if heat == 0 {
+            continue;
+        }
+        let from = written.partition_point(|e| *e.meta.hi <= *part.lo);
+        let to = written.partition_point(|e| *e.meta.lo < *part.hi).max(from);
+        let heirs = &written[from..to];
+        for heir in heirs {
+            heir.heat.fetch_add(heat / heirs.len() as u32, Ordering::Relaxed);
+        }
     }
 }
 

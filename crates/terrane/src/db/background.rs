@@ -82,8 +82,8 @@ impl Drop for Counted {
     }
 }
 
-/// Heat is halved at every this many folds.
-const HEAT_HALVES: u64 = 32;
+/// Heat is halved whenever so many more accesses were sampled.
+const HEAT_HALVES: u64 = 16 << 10;
 
 impl Engine {
     /// Queues a job; it holds the engine only while it runs.
@@ -194,11 +194,13 @@ impl Engine {
         if samples.is_empty() {
             return;
         }
-        let folds = self.heat_folds.fetch_add(1, Ordering::Relaxed);
+        let more: u64 = samples.iter().map(|(_, n)| u64::from(*n)).sum();
+        let before = self.heat_samples.fetch_add(more, Ordering::Relaxed);
+        let halve = before / HEAT_HALVES < (before + more) / HEAT_HALVES;
         let mut extents = HashMap::new();
         for table in self.tables.load().all() {
             for part in table.state().version.runs().flat_map(|(_, run)| run.refs()) {
-                if folds % HEAT_HALVES == HEAT_HALVES - 1 {
+                if halve {
                     let heat = part.extent.heat.load(Ordering::Relaxed);
                     part.extent.heat.store(heat / 2, Ordering::Relaxed);
                 }
@@ -209,6 +211,13 @@ impl Engine {
             if let Some(e) = extents.get(&id) {
                 e.heat.fetch_add(n, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Many reads were sampled: what they say may be worth a merge.
+    pub(crate) fn heat_is_up(&self) {
+        if !self.closing.load(Ordering::Acquire) {
+            self.spawn("look at what is read", |engine| engine.schedule_compactions());
         }
     }
 

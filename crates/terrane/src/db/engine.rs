@@ -84,7 +84,8 @@ pub(crate) struct Engine {
     pub(crate) cache: Arc<Cache>,
     pub(crate) rows: Option<RowCache>,
     pub(crate) heat: HeatSampler,
-    pub(crate) heat_folds: AtomicU64,
+    /// Samples folded so far.
+    pub(crate) heat_samples: AtomicU64,
     pub(crate) snapshots: Arc<Snapshots>,
     /// The newest published sequence. Stored by the orderer alone.
     pub(crate) visible: CachePadded<AtomicU64>,

@@ -168,7 +168,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         SchedulerOptions { mode, cpu_units: options.compaction_jobs(), ..SchedulerOptions::default() };
     let scheduler = Scheduler::new(media.clone(), scheduler_options, devices);
     let ring = Ring::new(RING_SLOTS, end / 8)?;
-    let engine = Arc::new_cyclic(|me| Engine {
+    let engine = Arc::new_cyclic(|me: &std::sync::Weak<Engine>| Engine {
         database,
         dir: dir.to_owned(),
         manifest,
@@ -178,8 +178,15 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         cache,
         clock,
         rows: RowCache::new(options.row_cache_bytes),
-        heat: HeatSampler::new(),
-        heat_folds: AtomicU64::new(0),
+        heat: HeatSampler::telling({
+            let me = me.clone();
+            move || {
+                if let Some(engine) = me.upgrade() {
+                    engine.heat_is_up();
+                }
+            }
+        }),
+        heat_samples: AtomicU64::new(0),
         snapshots: Arc::default(),
         visible: AtomicU64::new(end - 1).into(),
         ring,

@@ -215,3 +215,66 @@ fn readers_have_somebody_look_once_in_a_while() {
     assert!(c.add(met(4), ms(100)));
     assert!(!c.add(met(5), ms(199)));
 }
+
+/// Five extents of L1 and fifty of L2, with so much heat.
+fn heated(l1: [u32; 5], l2: impl Fn(u64) -> u32) -> Version {
+    let hot = |r: ExtentRef, heat| {
+        r.extent.heat.store(heat, Ordering::Relaxed);
+        r
+    };
+    let above = (0..5).map(|i| {
+        let name = format!("a{:02}", 10 * i + 5);
+        (1, 0, hot(part(100 + i, &name, &format!("{name}5"), 100), l1[i as usize]))
+    });
+    let below = (0..50).map(|i| {
+        let whole = part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000);
+        (2, 0, hot(whole, l2(i)))
+    });
+    version(above.collect::<Vec<_>>().into_iter().chain(below))
+}
+
+#[test]
+fn what_is_hot_below_comes_up() {
+    let idle = BusyRanges::default();
+    let picked = |v: &Version| with(v, &idle, pick_heat);
+    let p = picked(&heated([10; 5], |i| if i == 20 { 100 } else { 3 })).unwrap();
+    assert_eq!((p.from, p.to, p.reason), (2, 1, Reason::Heat));
+    assert_eq!((&p.range.lo[..], p.range.hi.as_deref()), (&b"a20"[..], Some(&b"a205~"[..])));
+    assert!(picked(&heated([30; 5], |i| if i == 20 { 100 } else { 30 })).is_none(), "all are nearly as hot");
+    assert!(picked(&heated([0; 5], |i| if i == 20 { 20 } else { 0 })).is_none(), "hardly anybody read it");
+    assert!(picked(&heated([0; 5], |_| 0)).is_none());
+    // What is due comes first; but nothing is.
+    let v = heated([10; 5], |i| if i == 20 { 100 } else { 3 });
+    assert_eq!(with(&v, &idle, pick).unwrap().reason, Reason::Heat);
+}
+
+#[test]
+fn what_comes_up_does_not_drive_out_what_is_as_hot() {
+    // Fifteen extents of L1, of which L1 may have five.
+    let hot = |n: u64| {
+        let above = (0..15).map(move |i| {
+            let r = part(100 + i, &format!("b{i:02}"), &format!("b{i:02}5"), 1000);
+            r.extent.heat.store(if i < n { 400 } else { 0 }, Ordering::Relaxed);
+            (1, 0, r)
+        });
+        let below = (0..50).map(|i| {
+            let r = part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000);
+            r.extent.heat.store(if i == 20 { 500 } else { 0 }, Ordering::Relaxed);
+            (2, 0, r)
+        });
+        version(above.chain(below).collect::<Vec<_>>())
+    };
+    let target = targets(65_000, 250)[0];
+    assert!((5000..7000).contains(&target), "{target}");
+    let idle = BusyRanges::default();
+    assert!(with(&hot(1), &idle, pick_heat).is_some());
+    assert!(with(&hot(2), &idle, pick_heat).is_none());
+}
+
+#[test]
+fn nothing_comes_up_from_where_somebody_works() {
+    let v = heated([10; 5], |i| if i == 20 { 100 } else { 3 });
+    let mut busy = BusyRanges::default();
+    busy.enter(Claim::of_merge(&v, 1, 2, b"a2", Some(b"a21")));
+    assert!(with(&v, &busy, pick_heat).is_none());
+}
