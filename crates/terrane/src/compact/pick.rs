@@ -385,7 +385,9 @@ fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
     while i < refs.len() {
         let mut j = i;
         let (mut size, mut heat) = (0, 0u64);
-        while j < refs.len() && (size < want || j == i) {
+        // What is hot goes by itself: hot extents may lie everywhere.
+        let is_hot = heat::heat(&refs[i]) >= hot;
+        while j < refs.len() && (size < want || j == i) && (heat::heat(&refs[j]) >= hot) == is_hot {
             size += refs[j].bytes();
             heat += u64::from(refs[j].extent.heat.load(Ordering::Relaxed));
             j += 1;
@@ -394,7 +396,7 @@ fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
         if p.is_free(from, from + 1, lo, Some(hi)) {
             let meets = bytes(overlapping(below, lo, Some(hi)));
             let heat = heat as f64 / (j - i) as f64 / f64::from(hottest);
-            let score = match refs[i..j].iter().any(|r| heat::heat(r) >= hot) {
+            let score = match is_hot {
                 true => (true, heat),
                 false => (false, meets as f64 / size.max(1) as f64 + HEAT_WEIGHT * heat),
             };

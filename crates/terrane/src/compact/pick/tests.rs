@@ -278,3 +278,24 @@ fn nothing_comes_up_from_where_somebody_works() {
     busy.enter(Claim::of_merge(&v, 1, 2, b"a2", Some(b"a21")));
     assert!(with(&v, &busy, pick_heat).is_none());
 }
+
+#[test]
+fn what_is_hot_leaves_after_all_else_wherever_it_lies() {
+    // Every fourth extent of L1 is hot and meets nothing below; the others meet much.
+    let hot = |i: u64| i % 4 == 1;
+    let above = (0..40).map(|i| {
+        let name = format!("a{i:02}");
+        let r = part(100 + i, &name, &format!("{name}5"), 1000);
+        r.extent.heat.store(if hot(i) { 1000 } else { 1 }, Ordering::Relaxed);
+        (1, 0, r)
+    });
+    let below = (0..40)
+        .filter(|i| !hot(*i))
+        .map(|i| (2, 0, part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000)));
+    let v = version(above.collect::<Vec<_>>().into_iter().chain(below));
+    let range = with(&v, &BusyRanges::default(), |p| leaving(p, 1, 40_000)).unwrap();
+    let leaves =
+        |i: &u64| (&range.lo[..]..range.hi.as_deref().unwrap()).contains(&format!("a{i:02}").as_bytes());
+    assert!((0..40).any(|i| leaves(&i)));
+    assert!(!(0..40).filter(|i| hot(*i)).any(|i| leaves(&i)), "{range:?}");
+}
