@@ -81,10 +81,20 @@ fn device_reads(dir: &Path) -> Result<u64, Failure> {
 
 /// Has this process, and all threads that it starts from now on, use one core only.
 pub(crate) fn keep_to_one_core() -> Result<(), Failure> {
-    let mut one = rustix::thread::CpuSet::new();
+    let last = processors()?.pop();
+    bind(last.ok_or("no core is allowed to this process")?)
+}
+
+/// The processors on which this process may run.
+pub(crate) fn processors() -> Result<Vec<usize>, Failure> {
     let allowed = rustix::thread::sched_getaffinity(None)?;
-    let last = (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|&c| allowed.is_set(c));
-    one.set(last.ok_or("no core is allowed to this process")?);
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&n| allowed.is_set(n)).collect())
+}
+
+/// Binds the calling thread, and those that it starts, to a processor.
+pub(crate) fn bind(processor: usize) -> Result<(), Failure> {
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(processor);
     Ok(rustix::thread::sched_setaffinity(None, &one)?)
 }
 

@@ -84,19 +84,11 @@ impl Kind {
     }
 
     pub(crate) fn is_terrane(self) -> bool {
-        use Kind as K;
-        matches!(
-            self,
-            K::Terrane
-                | K::TerranePlain
-                | K::TerraneLayers
-                | K::TerraneVectors
-                | K::TerraneIndexes
-                | K::TerraneReader
-                | K::TerraneCounted
-                | K::TerraneCold
-                | K::TerraneCores
-        )
+        #[cfg(feature = "peers")]
+        if matches!(self, Kind::Rocksdb | Kind::Fjall | Kind::Redb | Kind::Lmdb) {
+            return false;
+        }
+        true
     }
 
     /// Whether records can be dealt out to several tables.
@@ -263,15 +255,6 @@ pub(crate) fn open(
         return Err(format!("{} is not compared with several tables", kind.name()).into());
     }
     Ok(match kind {
-        Kind::Terrane
-        | Kind::TerranePlain
-        | Kind::TerraneLayers
-        | Kind::TerraneVectors
-        | Kind::TerraneIndexes
-        | Kind::TerraneReader
-        | Kind::TerraneCounted
-        | Kind::TerraneCold
-        | Kind::TerraneCores => Box::new(terrane::Terrane::open(dir, settings, entrant)?),
         #[cfg(feature = "peers")]
         Kind::Rocksdb => {
             let (own, kib) = (&peers.rocksdb, entrant.block_kib.unwrap_or(16));
@@ -287,5 +270,6 @@ pub(crate) fn open(
         Kind::Redb => Box::new(redb::Redb::open(dir, settings)?),
         #[cfg(feature = "peers")]
         Kind::Lmdb => Box::new(lmdb::Lmdb::open(dir, settings, &peers.lmdb)?),
+        _ => Box::new(terrane::Terrane::open(dir, settings, entrant)?),
     })
 }

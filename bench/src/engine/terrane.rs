@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::json;
 use terrane::{
     Compression, Db, DirectoryKind, Durability, Executor, ExecutorOptions, Isolation, Lane, LockWait,
@@ -14,6 +13,7 @@ use terrane::{
 use crate::Failure;
 use crate::data::table_of;
 use crate::engine::{Ending, Engine, Entrant, Kind, LOCK_WAIT, Outcome, Script, Session, Step};
+use crate::machine;
 use crate::settings::{self, Settings};
 
 /// Requests of a session that an executor's core has at once.
@@ -79,7 +79,7 @@ impl Terrane {
             db.begin(TransactionOptions::new())?.rollback();
         }
         let way = match entrant.kind {
-            Kind::TerraneReader => Way::Reader(processors()?),
+            Kind::TerraneReader => Way::Reader(machine::processors()?),
             Kind::TerraneCores => Way::Cores(db.executor(ExecutorOptions::new())?),
             _ => Way::Plain,
         };
@@ -93,7 +93,7 @@ impl Engine for Terrane {
             Way::Plain => Own::Nothing,
             Way::Reader(processors) => {
                 let number = self.sessions.fetch_add(1, Ordering::Relaxed);
-                bind(processors[number % processors.len()])?;
+                machine::bind(processors[number % processors.len()])?;
                 Own::Reader(self.db.reader())
             }
             Way::Cores(executor) => Own::Lane(executor.lane(LANE_DEPTH)?),
@@ -165,19 +165,6 @@ enum Own<'a> {
     Nothing,
     Reader(Reader<'a>),
     Lane(Lane),
-}
-
-/// The processors on which this process may run.
-fn processors() -> Result<Vec<usize>, Failure> {
-    let may = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&n| may.is_set(n)).collect())
-}
-
-/// Binds the calling thread to a processor.
-fn bind(processor: usize) -> Result<(), Failure> {
-    let mut only = CpuSet::new();
-    only.set(processor);
-    Ok(sched_setaffinity(None, &only)?)
 }
 
 /// Asks the cores for these keys, all at once, and shows the values to `see`; says how many there are.

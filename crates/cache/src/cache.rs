@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrane_base::metrics::Counter;
+use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, Result};
 
 use crate::accounts::Accounts;
-use crate::epoch::{Clock, Domain, Guard};
+use crate::epoch::{Domain, Guard};
 use crate::flight::Flight;
 use crate::frame::{Found, Frame, Pin, Priority};
 use crate::hold::Hold;

@@ -43,7 +43,6 @@ mod imp {
     use super::Garbage;
 
     pub(crate) type Domain = terrane_base::reclaim::Domain<Garbage>;
-    pub(crate) use terrane_base::reclaim::Clock;
     pub(crate) type Guard<'d> = terrane_base::reclaim::Guard<'d, Garbage>;
 }
 
@@ -55,10 +54,6 @@ mod imp {
 
     pub(crate) struct Domain(Mutex<State>);
 
-    /// Of no use here.
-    #[derive(Default)]
-    pub struct Clock;
-
     #[derive(Default)]
     struct State {
         guards: usize,
@@ -68,7 +63,7 @@ mod imp {
     pub(crate) struct Guard<'d>(&'d Domain);
 
     impl Domain {
-        pub(crate) fn on(_: std::sync::Arc<Clock>) -> Domain {
+        pub(crate) fn on(_: std::sync::Arc<terrane_base::reclaim::Clock>) -> Domain {
             Domain(Mutex::new(State::default()))
         }
 
@@ -97,4 +92,4 @@ mod imp {
     }
 }
 
-pub(crate) use imp::{Clock, Domain, Guard};
+pub(crate) use imp::{Domain, Guard};

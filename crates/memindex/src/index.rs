@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrane_base::metrics::Counter;
+use terrane_base::reclaim::Clock;
 use terrane_base::{Error, MAX_SEQ, MemoryBudget, Result, Seq};
 
-use crate::art::{Art, Clock, Descent, Inserted, MAX_DEPTH};
+use crate::art::{Art, Descent, Inserted, MAX_DEPTH};
 use crate::cursor::IndexCursor;
 use crate::record::{Record, RecordArena};
 use crate::skiplist::List;

@@ -39,13 +39,13 @@ mod word;
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
 
+use terrane_base::reclaim::Clock;
 use terrane_base::{MemoryBudget, Seq};
 
 use crate::record::{Record, RecordPtr};
 use lock::Wait;
 use node::{NodeRef, Slot};
 use pool::Pool;
-pub(crate) use reclaim::Clock;
 use reclaim::{Domain, Guard};
 use word::Kind;
 

@@ -11,7 +11,6 @@ mod imp {
     use super::Reuse;
 
     pub(crate) type Domain = terrane_base::reclaim::Domain<Reuse>;
-    pub(crate) use terrane_base::reclaim::Clock;
     pub(crate) type Guard<'d> = terrane_base::reclaim::Guard<'d, Reuse>;
 }
 
@@ -20,14 +19,10 @@ mod imp {
     use super::Reuse;
 
     pub(crate) struct Domain;
-
-    /// Of no use here.
-    #[derive(Default)]
-    pub struct Clock;
     pub(crate) struct Guard<'d>(&'d Domain);
 
     impl Domain {
-        pub(crate) fn on(_: std::sync::Arc<Clock>) -> Domain {
+        pub(crate) fn on(_: std::sync::Arc<terrane_base::reclaim::Clock>) -> Domain {
             Domain
         }
 
@@ -44,7 +39,7 @@ mod imp {
     }
 }
 
-pub(crate) use imp::{Clock, Domain, Guard};
+pub(crate) use imp::{Domain, Guard};
 
 #[cfg(all(test, not(loom)))]
 mod tests {

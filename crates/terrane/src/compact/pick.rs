@@ -27,7 +27,6 @@
 mod heat;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use terrane_base::Seq;
@@ -378,7 +377,7 @@ fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
     let refs = level(p.version, from);
     let below = level(p.version, from + 1);
     let want = surplus.clamp(1, (p.piece_bytes / 4).max(1));
-    let hottest = refs.iter().map(|r| r.extent.heat.load(Ordering::Relaxed)).max().unwrap_or(0).max(1);
+    let hottest = refs.iter().map(heat::heat).max().unwrap_or(0).max(1);
     let hot = if from == 1 { hot_from(p) } else { u32::MAX };
     let mut best: Option<((bool, f64), KeyRange)> = None;
     let mut i = 0;
@@ -389,7 +388,7 @@ fn leaving(p: &Picture<'_>, from: u8, surplus: u64) -> Option<KeyRange> {
         let is_hot = heat::heat(&refs[i]) >= hot;
         while j < refs.len() && (size < want || j == i) && (heat::heat(&refs[j]) >= hot) == is_hot {
             size += refs[j].bytes();
-            heat += u64::from(refs[j].extent.heat.load(Ordering::Relaxed));
+            heat += u64::from(heat::heat(&refs[j]));
             j += 1;
         }
         let (lo, hi) = (&refs[i].lo, &refs[j - 1].hi);

@@ -49,6 +49,11 @@ impl Tables {
         self.by_id.get(&id)
     }
 
+    /// As [`Tables::by_id`]; fails if it was dropped.
+    pub(crate) fn alive(&self, id: SubtableId) -> Result<&Arc<Table>> {
+        self.by_id(id).ok_or_else(|| Error::new(ErrorKind::SubtableDropped, "the subtable was dropped"))
+    }
+
     pub(crate) fn by_name(&self, name: &str) -> Option<&Arc<Table>> {
         self.by_name.get(name)
     }
@@ -167,6 +172,15 @@ impl Engine {
         self.poison.check()?;
         if self.log.is_poisoned() {
             return Err(log_poisoned());
+        }
+        Ok(())
+    }
+
+    /// Fails for a subtable of another database.
+    #[inline]
+    pub(crate) fn check_is_own(&self, table: &Table) -> Result<()> {
+        if table.database != self.database {
+            return Err(Error::invalid("the subtable is of another database").with_subtable(&*table.name));
         }
         Ok(())
     }

@@ -114,19 +114,19 @@ impl Balance {
         }
         let mut reports = self.reports.lock();
         // A core that sleeps reports nothing: when another one reports for the second time, the period is over for all.
-        let over = reports[core].is_some();
-        let complete = reports.iter().enumerate().all(|(n, r)| n == core || r.is_some());
-        if over || complete {
-            let mut all: Vec<Report> = reports.iter_mut().map(|r| r.take().unwrap_or_default()).collect();
-            if !over {
-                all[core] = Report { total, tables };
-                decide(&all, placement);
-                return;
-            }
-            decide(&all, placement);
+        if reports[core].is_some() {
+            decide(&taken(&mut reports), placement);
         }
         reports[core] = Some(Report { total, tables });
+        if reports.iter().all(Option::is_some) {
+            decide(&taken(&mut reports), placement);
+        }
     }
+}
+
+/// What there is, to begin anew.
+fn taken(reports: &mut [Option<Report>]) -> Vec<Report> {
+    reports.iter_mut().map(|r| r.take().unwrap_or_default()).collect()
 }
 
 /// Moves what evens out the busiest core and the idlest one.

@@ -21,17 +21,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use terrane_base::reclaim::Stay;
-use terrane_base::{Error, ErrorKind, Result, SubtableId};
+use terrane_base::{Error, Result};
 use terrane_format::Kind;
 
 use crate::Subtable;
-use crate::db::table::Table;
 use crate::exec::balance::{Load, Served};
 use crate::exec::lane::{CoreEnd, Lane};
 use crate::exec::late;
 use crate::exec::request::{Answer, Request};
 use crate::exec::shared::{Arrival, Seat, Shared};
-use crate::read::kept::{BySubtable, KeptState};
+use crate::read::kept::KeptStates;
 use crate::read::lookup::View;
 use crate::read::turns::{self, Said};
 
@@ -88,14 +87,8 @@ pub struct Core<'e> {
     number: usize,
     /// None while it sleeps, and in work that does not read.
     stay: Option<Stay<'e>>,
-    tables: BySubtable<Entry>,
+    tables: KeptStates<Served>,
     load: Load,
-}
-
-/// A subtable that the core has read.
-struct Entry {
-    kept: KeptState,
-    served: Served,
 }
 
 impl<'e> Core<'e> {
@@ -113,20 +106,20 @@ impl<'e> Core<'e> {
     /// write, if memory holds what is needed. If not it blocks, and the core with it.
     ///
     /// # Errors
-    /// As for [`Subtable::get_with`]; [`ErrorKind::InvalidArgument`] for a subtable of another database.
+    /// As for [`Subtable::get_with`]; [`crate::ErrorKind::InvalidArgument`] for a subtable of another database.
     pub fn get_with<R>(
         &mut self,
         table: &Subtable,
         key: &[u8],
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
-        self.shared.check(table)?;
+        let engine = &self.shared.engine;
+        engine.check_is_own(table.table())?;
         self.stay();
-        let table = table.table();
-        let entry = self.tables.entry(table.id).or_insert_with(|| Entry::new(table.clone()));
-        entry.served.count(key);
+        let (kept, served) = self.tables.of(table.table());
+        served.count(key);
         self.load.count();
-        entry.kept.get_with(&self.shared.engine, key, f)
+        kept.get_with(engine, key, f)
     }
 
     /// The value of `key`, as [`Core::get_with`].
@@ -151,39 +144,14 @@ impl<'e> Core<'e> {
         self.stay.get_or_insert_with(|| self.shared.engine.clock.stay()).renew();
     }
 
-    /// The subtable of this number, with its newest state.
-    fn entry(&mut self, id: SubtableId) -> Result<&mut Entry> {
-        if !self.tables.contains_key(&id) {
-            let tables = self.shared.engine.tables.load();
-            let gone = || Error::new(ErrorKind::SubtableDropped, "the subtable was dropped");
-            let table = tables.by_id(id).ok_or_else(gone)?;
-            self.tables.insert(id, Entry::new(table.clone()));
-        }
-        let entry = self.tables.get_mut(&id).ok_or_else(|| Error::invalid("no such subtable"))?;
-        entry.kept.refresh();
-        Ok(entry)
-    }
-
-    /// Lets go of states: of all, or of those that are outdated.
-    fn let_go(&mut self, all: bool) {
-        self.tables.retain(|_, e| !e.kept.table().is_dropped());
-        self.tables.values_mut().for_each(|e| e.kept.let_go(all));
-    }
-
     /// Tells the balance what was done, if it is time.
     fn report(&mut self) {
         let now = self.shared.engine.media.now();
         if let Some(total) = self.load.take(now, REPORT) {
-            let tables = self.tables.iter_mut().map(|(id, e)| (*id, e.served.take())).collect();
+            let tables = self.tables.notes().map(|(id, served)| (id, served.take())).collect();
             self.shared.balance.report(self.number, total, tables, &self.shared.placement);
             self.shared.forget_dropped();
         }
-    }
-}
-
-impl Entry {
-    fn new(table: Arc<Table>) -> Self {
-        Entry { kept: KeptState::new(table), served: Served::default() }
     }
 }
 
@@ -208,7 +176,7 @@ pub(super) struct Running<'e> {
 
 impl<'e> Running<'e> {
     pub(super) fn new(shared: &'e Arc<Shared>, number: usize) -> Self {
-        let core = Core { shared, number, stay: None, tables: BySubtable::default(), load: Load::default() };
+        let core = Core { shared, number, stay: None, tables: KeptStates::new(), load: Load::default() };
         Running {
             core,
             lanes: Vec::new(),
@@ -243,7 +211,7 @@ impl<'e> Running<'e> {
                 continue;
             }
             self.core.stay = None;
-            self.core.let_go(true);
+            self.core.tables.let_go(true);
             self.core.report();
             // (It waits for ever only on a simulated machine, and on that there is no such thread.)
             let woken = seat.sleep(&*shared.engine.media, || {
@@ -262,7 +230,7 @@ impl<'e> Running<'e> {
     fn turn(&mut self, ending: bool) -> bool {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(SWEEP) {
-            self.core.let_go(false);
+            self.core.tables.let_go(false);
             self.core.report();
             // What was asked before the client went is carried out.
             self.lanes.retain(|lane| !lane.is_abandoned() || !lane.requests.is_empty());
@@ -341,8 +309,8 @@ impl<'e> Running<'e> {
 
     fn work(&mut self, lane: usize, Request { token, table, key, work }: Request) {
         let Some(work) = work else { return };
-        if let Ok(entry) = self.core.entry(table) {
-            entry.served.count(&key);
+        if let Ok((_, served)) = self.core.tables.by_id(table, &self.core.shared.engine) {
+            served.count(&key);
         }
         self.core.load.count();
         // It may take its time.
@@ -352,7 +320,6 @@ impl<'e> Running<'e> {
             Err(Error::invalid("the work that was sent to a core panicked")
                 .with_hint("the panic was reported"))
         });
-        let outcome = outcome.as_ref().map(Option::as_deref).map_err(Error::clone);
         self.lanes[lane].answer(Answer::new(token, key, outcome));
         self.core.stay();
     }
@@ -366,10 +333,11 @@ impl<'e> Running<'e> {
         self.said.clear();
         for (_, request) in &self.batch {
             core.load.count();
-            let alive = core.entry(request.table).and_then(|entry| {
-                entry.served.count(&request.key);
+            let alive = core.tables.by_id(request.table, &core.shared.engine).and_then(|(kept, served)| {
+                served.count(&request.key);
+                kept.refresh();
                 // After the state was taken: that of a dropped table may be the empty one.
-                entry.kept.table().check_alive()
+                kept.table().check_alive()
             });
             self.said.push(alive.err().map(Err));
         }
@@ -381,7 +349,7 @@ impl<'e> Running<'e> {
             .zip(&self.batch)
             .filter(|(at, _): &(usize, _)| said[*at].is_none())
             .filter_map(|(at, (_, request))| {
-                let state = core.tables.get(&request.table)?.kept.state()?;
+                let state = core.tables.get(request.table)?.0.state()?;
                 let view =
                     View { state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };
                 Some((at, view, &request.key[..]))
@@ -402,7 +370,6 @@ impl<'e> Running<'e> {
                     continue;
                 }
             };
-            let outcome = outcome.as_ref().map(Option::as_deref).map_err(Error::clone);
             lane.answer(Answer::new(request.token, request.key, outcome));
         }
         if !lacking.is_empty() {

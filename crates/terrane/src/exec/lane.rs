@@ -61,11 +61,11 @@ pub(super) struct CoreEnd {
     /// Tells the lanes of a core apart.
     pub(super) number: u64,
     pub(super) requests: Consumer<Request>,
-    pub(super) answers: Producer<Answer>,
-    pub(super) client: Arc<Signal>,
+    answers: Producer<Answer>,
+    client: Arc<Signal>,
     left: Arc<AtomicBool>,
     /// There are answers that the client was not told of.
-    pub(super) untold: bool,
+    untold: bool,
 }
 
 /// Whether a lane took a request.
@@ -129,7 +129,7 @@ impl Lane {
     }
 
     fn ask(&mut self, table: &Subtable, key: &[u8], token: u64, work: Option<Work>) -> Result<Taken> {
-        self.shared.check(table)?;
+        self.shared.engine.check_is_own(table.table())?;
         let table = table.table().id;
         let core = self.shared.placement.refresh(&mut self.placement).owner(table, key);
         let end = &mut self.ends[core];

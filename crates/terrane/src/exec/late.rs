@@ -44,9 +44,9 @@ impl Late {
         let engine = &self.shared.engine;
         let Some((_, first)) = group.first() else { return Vec::new() };
         let tables = engine.tables.load();
-        let Some(table) = tables.by_id(first.table) else {
-            let gone = Error::new(ErrorKind::SubtableDropped, "the subtable was dropped");
-            return group.iter().map(|_| Err(gone.clone())).collect();
+        let table = match tables.alive(first.table) {
+            Ok(table) => table,
+            Err(gone) => return group.iter().map(|_| Err(gone.clone())).collect(),
         };
         let keys: Vec<&[u8]> = group.iter().map(|(_, r)| &r.key[..]).collect();
         let seq = self.snapshot.seq;
@@ -59,10 +59,7 @@ impl Late {
 
     fn send(&self, outcomes: impl Iterator<Item = ((u64, Request), Result<Option<Vec<u8>>>)>) {
         let answers: Vec<_> = outcomes
-            .map(|((lane, request), outcome)| {
-                let outcome = outcome.as_ref().map(Option::as_deref).map_err(Error::clone);
-                (lane, Answer::new(request.token, request.key, outcome))
-            })
+            .map(|((lane, request), outcome)| (lane, Answer::new(request.token, request.key, outcome)))
             .collect();
         // A core that has left by then has told its lanes.
         let _left = self.shared.arrive(self.core, Arrival::Late(answers));

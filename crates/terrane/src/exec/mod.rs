@@ -31,7 +31,7 @@ use crate::Subtable;
 use crate::db::engine::Engine;
 use balance::Balance;
 use core::Running;
-use placement::Placement;
+use placement::{PIECES, Placement};
 use shared::{Arrival, Shared};
 
 /// How an [`Executor`] works.
@@ -173,7 +173,7 @@ impl Executor {
     /// # Errors
     /// [`crate::ErrorKind::InvalidArgument`] for a subtable of another database.
     pub fn owner(&self, table: &Subtable, key: &[u8]) -> Result<usize> {
-        self.shared.check(table)?;
+        self.shared.engine.check_is_own(table.table())?;
         Ok(self.shared.placement.load().owner(table.table().id, key))
     }
 
@@ -182,7 +182,7 @@ impl Executor {
     /// # Errors
     /// [`crate::ErrorKind::InvalidArgument`] for a subtable of another database, or if there is no such core.
     pub fn assign(&self, table: &Subtable, core: usize) -> Result<()> {
-        self.shared.check(table)?;
+        self.shared.engine.check_is_own(table.table())?;
         self.check_core(core)?;
         self.shared.placement.replace(|p| p.assign(table.table().id, core));
         self.shared.forget_dropped();
@@ -194,12 +194,12 @@ impl Executor {
     /// # Errors
     /// As for [`Executor::assign`]; [`crate::ErrorKind::LimitExceeded`] if it is in four pieces for each core already.
     pub fn split(&self, table: &Subtable, start: &[u8], core: usize) -> Result<()> {
-        self.shared.check(table)?;
+        self.shared.engine.check_is_own(table.table())?;
         self.check_core(core)?;
         let mut outcome = Ok(());
         self.shared.placement.replace(|p| {
             p.split(table.table().id, start, core).unwrap_or_else(|| {
-                let most = 4 * self.cores() as u64;
+                let most = (PIECES * self.cores()) as u64;
                 outcome = Err(Error::limit("pieces of a subtable", most + 1, most));
                 p.clone()
             })

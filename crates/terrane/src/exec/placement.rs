@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use terrane_base::{Epoch, SubtableId};
 
 /// Most pieces that a subtable is split into, for each core.
-const PIECES: usize = 4;
+pub(super) const PIECES: usize = 4;
 
 /// The owners of all keys. Immutable: a change makes the next one.
 #[derive(Clone, Debug)]

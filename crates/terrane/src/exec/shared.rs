@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use terrane_base::{Current, Error, Result};
+use terrane_base::{Current, Result};
 use terrane_media::{Media, Signal};
 
-use crate::Subtable;
 use crate::db::engine::Engine;
 use crate::exec::balance::Balance;
 use crate::exec::core::Poller;
@@ -57,26 +56,16 @@ pub(super) enum Arrival {
 }
 
 impl Shared {
-    /// Fails for a subtable of another database.
-    pub(super) fn check(&self, table: &Subtable) -> Result<()> {
-        if table.table().database != self.engine.database {
-            return Err(Error::invalid("the subtable is of another database than the executor"));
-        }
-        Ok(())
-    }
-
     /// Hands something to a core, and wakes it.
     pub(super) fn arrive(&self, core: usize, arrival: Arrival) -> Result<()> {
-        let seat = &self.cores[core];
         {
-            let mut arrivals = seat.arrivals.lock();
+            let mut arrivals = self.cores[core].arrivals.lock();
             if arrivals.closed {
                 return Err(ended());
             }
             arrivals.some.push(arrival);
         }
-        seat.arrived.store(true, Ordering::Release);
-        seat.wake();
+        self.wake(core);
         Ok(())
     }
 

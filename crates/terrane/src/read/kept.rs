@@ -5,6 +5,7 @@
 //! all when it rests.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -12,6 +13,56 @@ use terrane_base::{Kept, Result, SubtableId};
 
 use crate::db::engine::Engine;
 use crate::db::table::{Super, Table};
+
+/// The subtables that a thread reads, each with its state, if one is kept, and with what else the thread notes of it.
+#[derive(Debug)]
+pub(crate) struct KeptStates<T> {
+    /// By the numbers of subtables, which are no secret, and which nobody chooses.
+    tables: HashMap<SubtableId, (KeptState, T), BuildHasherDefault<OfNumber>>,
+}
+
+impl<T: Default> KeptStates<T> {
+    pub(crate) fn new() -> Self {
+        KeptStates { tables: HashMap::default() }
+    }
+
+    /// That of `table`.
+    #[inline]
+    pub(crate) fn of(&mut self, table: &Arc<Table>) -> &mut (KeptState, T) {
+        self.tables.entry(table.id).or_insert_with(|| KeptState::noted(table))
+    }
+
+    /// That of the subtable of this number.
+    ///
+    /// # Errors
+    /// If it was dropped.
+    #[inline]
+    pub(crate) fn by_id(&mut self, id: SubtableId, engine: &Engine) -> Result<&mut (KeptState, T)> {
+        Ok(match self.tables.entry(id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(KeptState::noted(engine.tables.load().alive(id)?)),
+        })
+    }
+
+    /// As [`KeptStates::by_id`], of one that is here.
+    #[inline]
+    pub(crate) fn get(&self, id: SubtableId) -> Option<&(KeptState, T)> {
+        self.tables.get(&id)
+    }
+
+    /// What is noted of each.
+    pub(crate) fn notes(&mut self) -> impl Iterator<Item = (SubtableId, &mut T)> {
+        self.tables.iter_mut().map(|(id, (_, note))| (*id, note))
+    }
+
+    /// Lets go of states that are outdated, or of all, and of subtables that were dropped.
+    pub(crate) fn let_go(&mut self, of_all: bool) {
+        self.tables.retain(|_, (kept, _)| !kept.table.is_dropped());
+        for (kept, _) in self.tables.values_mut() {
+            kept.state.take_if(|state| of_all || !kept.table.is_present(state));
+        }
+    }
+}
 
 /// A subtable with its state, if one is kept.
 #[derive(Debug)]
@@ -21,8 +72,8 @@ pub(crate) struct KeptState {
 }
 
 impl KeptState {
-    pub(crate) fn new(table: Arc<Table>) -> Self {
-        KeptState { table, state: None }
+    fn noted<T: Default>(table: &Arc<Table>) -> (Self, T) {
+        (KeptState { table: table.clone(), state: None }, T::default())
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -37,11 +88,6 @@ impl KeptState {
     /// What is kept.
     pub(crate) fn state(&self) -> Option<&Super> {
         self.state.as_ref().map(|kept| &**kept.value())
-    }
-
-    /// Lets go of the state if it is outdated, or in any case.
-    pub(crate) fn let_go(&mut self, in_any_case: bool) {
-        self.state.take_if(|kept| in_any_case || !self.table.is_present(kept));
     }
 
     /// As [`Engine::get`] at the newest sequence.
@@ -62,11 +108,8 @@ impl KeptState {
     }
 }
 
-/// By the numbers of subtables, which are no secret, and which nobody chooses.
-pub(crate) type BySubtable<T> = HashMap<SubtableId, T, BuildHasherDefault<OfNumber>>;
-
 #[derive(Default)]
-pub(crate) struct OfNumber(u64);
+struct OfNumber(u64);
 
 impl Hasher for OfNumber {
     fn finish(&self) -> u64 {

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use terrane_base::Result;
 use terrane_base::reclaim::Stay;
-use terrane_base::{Error, Result};
 
 use crate::Subtable;
 use crate::db::engine::Engine;
-use crate::read::kept::{BySubtable, KeptState};
+use crate::read::kept::KeptStates;
 
 /// Reads between two looks at what is outdated.
 const SWEEP: u32 = 1024;
@@ -34,13 +34,13 @@ pub struct Reader<'db> {
     engine: &'db Engine,
     /// None while it rests.
     stay: Option<Stay<'db>>,
-    tables: BySubtable<KeptState>,
+    tables: KeptStates<()>,
     reads: u32,
 }
 
 impl<'db> Reader<'db> {
     pub(crate) fn new(engine: &'db Engine) -> Self {
-        Reader { engine, stay: None, tables: BySubtable::default(), reads: 0 }
+        Reader { engine, stay: None, tables: KeptStates::new(), reads: 0 }
     }
 
     /// Calls `f` with the value of `key`, if it has one: as [`Subtable::get_with`].
@@ -54,16 +54,14 @@ impl<'db> Reader<'db> {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
         let table = table.table();
-        if table.database != self.engine.database {
-            return Err(Error::invalid("the subtable is of another database than the reader"));
-        }
+        self.engine.check_is_own(table)?;
         // Nothing is held of what was read before.
         self.stay.get_or_insert_with(|| self.engine.clock.stay()).renew();
         self.reads = self.reads.wrapping_add(1);
         if self.reads.is_multiple_of(SWEEP) {
-            self.let_go(false);
+            self.tables.let_go(false);
         }
-        let kept = self.tables.entry(table.id).or_insert_with(|| KeptState::new(table.clone()));
+        let (kept, ()) = self.tables.of(table);
         kept.get_with(self.engine, key, f)
     }
 
@@ -78,12 +76,7 @@ impl<'db> Reader<'db> {
     /// Keeps nothing any more, until the next lookup.
     pub fn rest(&mut self) {
         self.stay = None;
-        self.let_go(true);
-    }
-
-    fn let_go(&mut self, in_any_case: bool) {
-        self.tables.retain(|_, kept| !kept.table().is_dropped());
-        self.tables.values_mut().for_each(|kept| kept.let_go(in_any_case));
+        self.tables.let_go(true);
     }
 }
 

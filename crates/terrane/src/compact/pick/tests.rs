@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering;
+
 use terrane_format::extent::ExtentMeta;
 use terrane_format::manifest::PartSize;
 
