@@ -82,16 +82,20 @@ impl<T: Epoch> Current<T> {
         self.now.load_full()
     }
 
+    /// The present value, to compare later.
+    #[inline]
+    pub fn keep(&self) -> Kept<T> {
+        // Who sees a count finds the value of it, or a newer one.
+        let changes = self.changes.load(Ordering::Acquire);
+        Kept { value: self.load_full(), changes }
+    }
+
     /// Brings `kept` up to date: it is the value from an earlier call, or none. As long as nobody replaces the value this reads one word and
     /// touches no reference count. What it keeps is kept from being dropped: whoever calls this seldom lets go of it.
     #[inline]
     pub fn refresh<'k>(&self, kept: &'k mut Option<Kept<T>>) -> &'k Arc<T> {
-        // Who sees a count finds the value of it, or a newer one.
-        let changes = self.changes.load(Ordering::Acquire);
-        if kept.as_ref().is_some_and(|kept| kept.changes != changes) {
-            *kept = None;
-        }
-        &kept.get_or_insert_with(|| Kept { value: self.load_full(), changes }).value
+        kept.take_if(|kept| !self.is_present(kept));
+        &kept.get_or_insert_with(|| self.keep()).value
     }
 
     /// Whether a value that was kept is the present one, or was a moment ago.

@@ -246,6 +246,42 @@ fn wander(c: &mut Cursor, rows: &Rows, rng: &mut Rng) {
 }
 
 #[test]
+fn cursors_one_after_another_each_show_their_own_moment() {
+    let (_media, db, t, mut rows) = layered(9);
+    let mut rng = Rng(9);
+    let mut kept = Vec::new();
+    for step in 0..300 {
+        match rng.below(16) {
+            0 => t.flush().unwrap(),
+            1 if step % 8 == 0 => t.compact().unwrap(),
+            2 => kept.push((db.snapshot(), rows.clone())),
+            3 => {
+                kept.pop();
+            }
+            4..=6 => {
+                let (lo, hi) = (rng.below(1000), 1 + rng.below(20));
+                t.delete_range(&key(lo), &key(lo + hi)).unwrap();
+                rows.retain(|k, _| !(key(lo) <= *k && *k < key(lo + hi)));
+            }
+            7 => {
+                let i = rng.below(1000);
+                t.delete(&key(i)).unwrap();
+                rows.remove(&key(i));
+            }
+            // The memtable may be empty here.
+            8..=9 => {}
+            _ => fill(&t, &mut rows, [rng.below(1000)].into_iter(), 1000 + step),
+        }
+        let mut now = t.cursor(ReadOptions::new()).unwrap();
+        if let Some((snapshot, then)) = kept.last() {
+            let mut at_snapshot = t.cursor(ReadOptions::new().snapshot(snapshot)).unwrap();
+            wander(&mut at_snapshot, then, &mut rng);
+        }
+        wander(&mut now, &rows, &mut rng);
+    }
+}
+
+#[test]
 fn a_range_goes_on_from_both_ends() {
     let (_media, db, t, rows) = layered(4);
     let mut range: Range = t.range(ReadOptions::new()).unwrap();

@@ -108,6 +108,13 @@ impl BlockCursor {
         self.forget_trail();
     }
 
+    /// Gives back memory of buffers that have grown larger than `bytes` each.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        self.key.shrink_to(bytes);
+        self.trail.shrink_to(bytes / size_of::<Step>());
+        self.cut.shrink_to(bytes);
+    }
+
     /// Moves to the first record at or after `(key, seq)`.
     ///
     /// # Errors

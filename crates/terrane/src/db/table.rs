@@ -143,6 +143,11 @@ impl Table {
         self.state.load_full()
     }
 
+    /// The present state, to keep and to compare.
+    pub(crate) fn keep_state(&self) -> Kept<Super> {
+        self.state.keep()
+    }
+
     /// The present state, from the one that was kept if it still is that.
     #[inline]
     pub(crate) fn refresh<'k>(&self, kept: &'k mut Option<Kept<Super>>) -> &'k Arc<Super> {
@@ -195,6 +200,8 @@ impl Table {
             && let Some((memtable, version)) = self.empty.lock().take()
         {
             self.swap(true, |_| (vec![memtable], version));
+            // What cursors have left behind is of the state before.
+            self.readers.strip();
         }
     }
 

@@ -9,6 +9,8 @@ use std::ops::Range;
 use terrane_cache::Pin;
 use terrane_format::Kind;
 
+use crate::read::run_cursor::RESTING_BYTES;
+
 /// Where a value lies.
 #[derive(Debug)]
 pub(crate) enum Place<'a> {
@@ -89,5 +91,12 @@ impl Entry {
         self.key.clear();
         self.block = None;
         self.copy.clear();
+    }
+
+    /// Clears it, and keeps but little memory.
+    pub(crate) fn rest(&mut self) {
+        self.clear();
+        self.key.shrink_to(RESTING_BYTES);
+        self.copy.shrink_to(RESTING_BYTES);
     }
 }

@@ -19,7 +19,7 @@ use crate::db::table::Table;
 use crate::levels::Run;
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
-use crate::read::scan::{Scan, Seated};
+use crate::read::scan::{Scan, Seated, Tools};
 
 /// What a read sees and how far it goes.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +81,6 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 #[derive(Debug)]
 pub struct Cursor {
     engine: Arc<Engine>,
-    table: Arc<Table>,
     snapshot: SnapshotGuard,
     lower: Option<Vec<u8>>,
     upper: Option<Vec<u8>>,
@@ -117,36 +116,25 @@ impl Cursor {
             }
             None => engine.snapshots.register(|| engine.visible()),
         };
-        let seated = Seated::new(table.clone());
+        let (seated, Tools { entry, lead }) = Seated::new(table, own.is_empty());
         // After the seat was taken: from here on the subtable keeps its state for us, dropped or not.
-        table.check_alive()?;
+        seated.table.check_alive()?;
         let (lower, upper) = (options.lower, options.upper);
-        Ok(Cursor {
-            engine,
-            table,
-            snapshot,
-            lower,
-            upper,
-            own,
-            seated,
-            entry: Entry::new(),
-            lead: Lead::new(),
-            inside: false,
-        })
+        Ok(Cursor { engine, snapshot, lower, upper, own, seated, entry, lead, inside: false })
     }
 
     /// Another one that shows the same, without a position.
     fn twin(&self) -> Self {
+        let (seated, Tools { entry, lead }) = Seated::new(self.seated.table.clone(), self.own.is_empty());
         Cursor {
             engine: self.engine.clone(),
-            table: self.table.clone(),
             snapshot: self.snapshot.clone(),
             lower: self.lower.clone(),
             upper: self.upper.clone(),
             own: self.own.clone(),
-            seated: Seated::new(self.table.clone()),
-            entry: Entry::new(),
-            lead: Lead::new(),
+            seated,
+            entry,
+            lead,
             inside: false,
         }
     }
@@ -189,9 +177,11 @@ impl Cursor {
             (self.entry.kind, self.entry.value())
         };
         match kind {
-            Kind::ValueRef => {
-                self.engine.read_large(value).map(Cow::Owned).map_err(|e| e.with_subtable(&*self.table.name))
-            }
+            Kind::ValueRef => self
+                .engine
+                .read_large(value)
+                .map(Cow::Owned)
+                .map_err(|e| e.with_subtable(&*self.seated.table.name)),
             _ => Ok(Cow::Borrowed(value)),
         }
     }
@@ -307,12 +297,14 @@ impl Cursor {
     /// The scan, at whatever position: to be followed by a seek.
     fn scan(&mut self) -> Box<Scan> {
         self.lead.end();
-        self.seated.take().unwrap_or_else(|| self.build())
+        let left = self.seated.take();
+        left.and_then(|mut scan| scan.show(&self.seated.table, self.snapshot.seq).then_some(scan))
+            .unwrap_or_else(|| self.build())
     }
 
     #[cold]
     fn build(&self) -> Box<Scan> {
-        Scan::new(&self.engine, &self.table, self.snapshot.seq, &self.own)
+        Scan::new(&self.engine, &self.seated.table, self.snapshot.seq, &self.own)
     }
 
     /// Ends a call: remembers what the scan stands on, or lets the lead go on from there, and leaves the scan in the seat.
@@ -325,7 +317,7 @@ impl Cursor {
             let (lo, hi) = scan.merge.stepped_over();
             let in_memory = scan.merge.skipped.mostly_newest();
             scan.merge.skipped.begin();
-            self.engine.many_deletions(&self.table, Met { lo, hi, seq: self.snapshot.seq }, in_memory);
+            self.engine.many_deletions(&self.seated.table, Met { lo, hi, seq: self.snapshot.seq }, in_memory);
         }
         scan.merge.skipped.show(1);
         let (lower, upper) = (self.lower.as_deref(), self.upper.as_deref());
@@ -351,7 +343,17 @@ impl Cursor {
         self.inside = false;
         self.entry.clear();
         self.lead.end();
-        Err(e.with_subtable(&*self.table.name))
+        Err(e.with_subtable(&*self.seated.table.name))
+    }
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        let tools = Tools {
+            entry: std::mem::replace(&mut self.entry, Entry::new()),
+            lead: std::mem::replace(&mut self.lead, Lead::new()),
+        };
+        self.seated.leave(Some(tools));
     }
 }
 

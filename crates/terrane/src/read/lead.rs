@@ -16,6 +16,7 @@ use terrane_format::Kind;
 use terrane_format::block::{BlockCursor, Peek, common_prefix};
 
 use crate::read::blocks::Opened;
+use crate::read::run_cursor::RESTING_BYTES;
 
 /// Records ahead of the current one that the processor is asked to load, as far apart as the last two.
 const RECORDS_AHEAD: usize = 4;
@@ -99,6 +100,14 @@ impl Lead {
             self.block = None;
             self.record.clear();
         }
+    }
+
+    /// Ends, and keeps but little memory.
+    pub(crate) fn rest(&mut self) {
+        self.end();
+        self.record.shrink_to(RESTING_BYTES);
+        self.end.shrink_to(RESTING_BYTES);
+        self.steps = PAYS;
     }
 
     /// The key; only while it is on.

@@ -16,6 +16,7 @@ use terrane_cache::Pin;
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
+use crate::read::run_cursor::RESTING_BYTES;
 use crate::read::skipped::Skipped;
 use crate::read::source::Source;
 use crate::tombstone::Fragment;
@@ -58,6 +59,20 @@ impl Merge {
             key: Vec::new(),
             skipped: Skipped::default(),
         }
+    }
+
+    /// Holds nothing but memory, until [`Merge::show_as_of`].
+    pub(crate) fn rest(&mut self) {
+        self.sources.iter_mut().for_each(Source::rest);
+        self.current = None;
+        self.key.shrink_to(RESTING_BYTES);
+        self.skipped = Skipped::default();
+    }
+
+    /// Shows from now on what `snapshot` sees; to be followed by a seek.
+    pub(crate) fn show_as_of(&mut self, snapshot: Seq) {
+        self.sources.iter_mut().for_each(|s| s.show(snapshot));
+        self.any_tombstones = self.sources.iter().any(Source::has_tombstones);
     }
 
     pub(crate) fn valid(&self) -> bool {

@@ -34,6 +34,8 @@ const FIRST_AHEAD: usize = 16 << 10;
 const MOST_AHEAD: usize = 256 << 10;
 /// With how many it begins anew once some had left memory before the cursor came to them.
 const LEAST_AHEAD: usize = 4 << 10;
+/// Most bytes that each buffer keeps while it rests.
+pub(crate) const RESTING_BYTES: usize = 1 << 10;
 /// One run's cursor reads at most this part of the cache ahead.
 const AHEAD_SHARE: usize = 256;
 
@@ -162,6 +164,15 @@ impl RunCursor {
         self.record.clear();
         self.block = None;
         self.expected = false;
+    }
+
+    /// Holds nothing but memory for a position, and stands nowhere: as a new one.
+    pub(crate) fn rest(&mut self) {
+        self.clear();
+        self.record.shrink_to(RESTING_BYTES);
+        self.at = usize::MAX;
+        (self.index, self.number, self.found) = (None, None, None);
+        self.ahead = Ahead::NONE;
     }
 
     /// No key at or above it belongs to the current part of an extent.

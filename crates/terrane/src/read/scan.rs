@@ -5,10 +5,16 @@
 //! go on, or a flush or a merge that has replaced the state, to drop it. A cursor that finds its seat empty builds a scan on
 //! the newest state and seeks to the entry that it remembers.
 //!
+//! A cursor that is closed leaves its seat behind, with a scan that rests: it pins no block, but its sources and their memory are
+//! there. Where many cursors live shortly, the next one sits down on it, has the scan show its own snapshot, and builds nothing. That
+//! is right as long as the state is the present one, in which everything is that the new snapshot sees. One seat of each shard of a
+//! subtable is kept so, with a few KiB.
+//!
 //! # Concurrency
 //! Taking and putting back is one swap each, and nobody waits. A scan of a replaced state never stays in a seat: whoever
 //! replaces the state first tells so (`Table::epoch`) and then empties the seats; the cursor first puts its scan back and then
-//! looks whether its state was replaced. Why that is enough: `terrane_base::seat`.
+//! looks whether its state was replaced. Why that is enough: `terrane_base::seat`. A seat that is left behind goes from the list of open
+//! ones to its place under the lock of the shard, under which both are emptied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +23,15 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use terrane_base::metrics::stripe;
 use terrane_base::seat::Seat;
-use terrane_base::{MAX_SEQ, Result, Seq};
+use terrane_base::{Kept, MAX_SEQ, Result, Seq};
 
 use crate::db::engine::Engine;
 use crate::db::table::{Super, Table};
 use crate::levels::Run;
+use crate::memtable::Memtable;
 use crate::read::blocks::{load, load_many};
+use crate::read::entry::Entry;
+use crate::read::lead::Lead;
 use crate::read::merge::Merge;
 use crate::read::source::Source;
 
@@ -33,28 +42,52 @@ const SOURCES: usize = 4;
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    state: Arc<Super>,
+    state: Kept<Super>,
+    /// It shows no snapshot, and pins no block.
+    rests: bool,
+    /// How many of the state's memtables are among the sources: the others were empty.
+    memtables: usize,
     pub(crate) merge: Merge,
 }
 
 impl Scan {
     /// On the newest state, without a position; above it `own` runs of a transaction, the newest first.
     pub(crate) fn new(engine: &Engine, table: &Table, seq: Seq, own: &[Arc<Run>]) -> Box<Self> {
-        let state = table.state_full();
+        let state = table.keep_state();
+        let (memtables, version) = (&state.value().memtables, &state.value().version);
         let mut sources = Vec::with_capacity(SOURCES + own.len());
         sources.extend(own.iter().map(|r| Source::run(r.clone(), engine.cache.clone(), MAX_SEQ)));
-        sources.extend(
-            state.memtables.iter().filter(|m| !m.is_empty()).map(|m| Source::memtable(m.clone(), seq)),
-        );
-        let runs = state.version.runs().filter(|(_, r)| !r.is_empty());
+        sources.extend(filled(memtables).map(|m| Source::memtable(m.clone(), seq)));
+        let memtables = sources.len() - own.len();
+        let runs = version.runs().filter(|(_, r)| !r.is_empty());
         sources.extend(runs.map(|(_, r)| Source::run(r.clone(), engine.cache.clone(), seq)));
         let merge = Merge::new(sources);
-        Box::new(Scan { state, merge })
+        Box::new(Scan { state, rests: false, memtables, merge })
+    }
+
+    /// If it rests, has it show the registered snapshot `seq`, without a position. False if its state has not all of that.
+    #[inline]
+    pub(crate) fn show(&mut self, table: &Table, seq: Seq) -> bool {
+        !self.rests || self.renew(table, seq)
+    }
+
+    fn renew(&mut self, table: &Table, seq: Seq) -> bool {
+        if !table.is_present(&self.state) || filled(&self.state.value().memtables).count() != self.memtables {
+            return false;
+        }
+        self.rests = false;
+        self.merge.show_as_of(seq);
+        true
+    }
+
+    fn rest(&mut self) {
+        self.rests = true;
+        self.merge.rest();
     }
 
     /// The epoch of the state it works on.
     pub(crate) fn epoch(&self) -> u64 {
-        self.state.epoch
+        self.state.value().epoch
     }
 
     /// To the first key at or after `key`.
@@ -84,6 +117,11 @@ impl Scan {
     }
 }
 
+/// Memtables that hold anything.
+fn filled(memtables: &[Arc<Memtable>]) -> impl Iterator<Item = &Arc<Memtable>> {
+    memtables.iter().filter(|m| !m.is_empty())
+}
+
 /// A cursor as its subtable knows it.
 #[derive(Debug, Default)]
 struct Reader {
@@ -93,10 +131,30 @@ struct Reader {
     at: AtomicUsize,
 }
 
+/// What a cursor works with, but for its scan; kept for its memory.
+#[derive(Debug)]
+pub(crate) struct Tools {
+    pub(crate) entry: Entry,
+    pub(crate) lead: Lead,
+}
+
+impl Default for Tools {
+    fn default() -> Self {
+        Tools { entry: Entry::new(), lead: Lead::new() }
+    }
+}
+
 /// The cursors of a subtable, by their seats. Spread over shards by thread.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    shards: [CachePadded<Mutex<Vec<Arc<Reader>>>>; SHARDS],
+    shards: [CachePadded<Mutex<Shard>>; SHARDS],
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    open: Vec<Arc<Reader>>,
+    /// What one that was closed has left.
+    left: Option<(Arc<Reader>, Tools)>,
 }
 
 impl Readers {
@@ -104,35 +162,41 @@ impl Readers {
     /// replaced. To be called without locks: it may free memtables and queue space.
     pub(crate) fn strip(&self) {
         for shard in &self.shards {
-            let scans: Vec<_> = shard.lock().iter().filter_map(|r| r.seat.take()).collect();
+            let shard = shard.lock();
+            let readers = shard.open.iter().chain(shard.left.iter().map(|(reader, _)| reader));
+            let scans: Vec<_> = readers.filter_map(|r| r.seat.take()).collect();
+            drop(shard);
             drop(scans);
         }
     }
 
     /// Whether there is no cursor.
     pub(crate) fn is_empty(&self) -> bool {
-        self.shards.iter().all(|s| s.lock().is_empty())
+        self.shards.iter().all(|s| s.lock().open.is_empty())
     }
 }
 
 /// A cursor's seat, as long as the cursor lives.
 #[derive(Debug)]
 pub(crate) struct Seated {
-    table: Arc<Table>,
+    pub(crate) table: Arc<Table>,
     reader: Arc<Reader>,
     shard: usize,
+    /// Whether another cursor can use what is in the seat.
+    shared: bool,
+    left: bool,
 }
 
 impl Seated {
-    /// A seat among the readers of `table`.
-    pub(crate) fn new(table: Arc<Table>) -> Self {
+    /// A seat among the readers of `table`, and tools; what is in a `shared` one shows what the subtable has and nothing else.
+    pub(crate) fn new(table: Arc<Table>, shared: bool) -> (Self, Tools) {
         let shard = stripe() % SHARDS;
-        let reader = Arc::new(Reader::default());
         let mut readers = table.readers.shards[shard].lock();
-        reader.at.store(readers.len(), Ordering::Relaxed);
-        readers.push(reader.clone());
+        let (reader, tools) = readers.left.take_if(|_| shared).unwrap_or_default();
+        reader.at.store(readers.open.len(), Ordering::Relaxed);
+        readers.open.push(reader.clone());
         drop(readers);
-        Seated { table, reader, shard }
+        (Seated { table, reader, shard, shared, left: false }, tools)
     }
 
     /// The scan, if nobody has taken it.
@@ -147,18 +211,39 @@ impl Seated {
         let epoch = scan.epoch();
         self.reader.seat.put(scan, || self.table.epoch() > epoch);
     }
+
+    /// Gives the seat up, and leaves it with the tools for the next cursor, if there are any.
+    pub(crate) fn leave(&mut self, tools: Option<Tools>) {
+        self.left = true;
+        let mut rested = None;
+        if let Some(mut tools) = tools.filter(|_| self.shared)
+            && let Some(mut scan) = self.take()
+        {
+            tools.entry.rest();
+            tools.lead.rest();
+            scan.rest();
+            self.put(scan);
+            rested = Some((self.reader.clone(), tools));
+        }
+        let mut readers = self.table.readers.shards[self.shard].lock();
+        let at = self.reader.at.load(Ordering::Relaxed);
+        readers.open.swap_remove(at);
+        if let Some(moved) = readers.open.get(at) {
+            moved.at.store(at, Ordering::Relaxed);
+        }
+        let replaced = rested.and_then(|rested| readers.left.replace(rested));
+        drop(readers);
+        // Its scan with it: without a lock.
+        drop(replaced);
+        self.table.reader_left();
+    }
 }
 
 impl Drop for Seated {
     fn drop(&mut self) {
-        let mut readers = self.table.readers.shards[self.shard].lock();
-        let at = self.reader.at.load(Ordering::Relaxed);
-        readers.swap_remove(at);
-        if let Some(moved) = readers.get(at) {
-            moved.at.store(at, Ordering::Relaxed);
+        if !self.left {
+            self.leave(None);
         }
-        drop(readers);
-        self.table.reader_left();
     }
 }
 
@@ -183,7 +268,12 @@ mod tests {
     }
 
     fn scan(table: &Table) -> Box<Scan> {
-        Box::new(Scan { state: table.state_full(), merge: Merge::new(Vec::new()) })
+        Box::new(Scan {
+            state: table.keep_state(),
+            rests: false,
+            memtables: 0,
+            merge: Merge::new(Vec::new()),
+        })
     }
 
     fn replace(table: &Table) {
@@ -194,8 +284,8 @@ mod tests {
     #[test]
     fn a_scan_goes_when_its_state_is_replaced_and_stays_when_a_memtable_freezes() {
         let table = table();
-        let idle = Seated::new(table.clone());
-        let busy = Seated::new(table.clone());
+        let idle = Seated::new(table.clone(), true).0;
+        let busy = Seated::new(table.clone(), true).0;
         idle.put(scan(&table));
         let taken = scan(&table);
         table.push_memtable(Arc::new(Memtable::new(
@@ -206,7 +296,7 @@ mod tests {
         )));
         let kept = idle.take().expect("a freeze takes nothing away");
         idle.put(kept);
-        let old = Arc::downgrade(&taken.state);
+        let old = Arc::downgrade(taken.state.value());
         replace(&table);
         assert!(idle.take().is_none());
         busy.put(taken);
@@ -217,7 +307,7 @@ mod tests {
     #[test]
     fn seats_are_given_up_in_any_order() {
         let table = table();
-        let mut seats: Vec<_> = (0..5).map(|_| Seated::new(table.clone())).collect();
+        let mut seats: Vec<_> = (0..5).map(|_| Seated::new(table.clone(), true).0).collect();
         for at in [0, 3, 1, 1] {
             drop(seats.remove(at));
             seats.iter().for_each(|s| s.put(scan(&table)));
@@ -232,7 +322,7 @@ mod tests {
     #[test]
     fn no_scan_of_a_replaced_state_stays_however_the_two_meet() {
         let table = table();
-        let seat = Seated::new(table.clone());
+        let seat = Seated::new(table.clone(), true).0;
         let together = Barrier::new(2);
         std::thread::scope(|s| {
             s.spawn(|| {

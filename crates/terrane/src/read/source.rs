@@ -52,6 +52,25 @@ impl Source {
         Source::Run(Box::new(RunSource { cursor: RunCursor::new(run, cache), snapshot, skip: Vec::new() }))
     }
 
+    /// Holds nothing but memory, until [`Source::show`].
+    pub(crate) fn rest(&mut self) {
+        match self {
+            Source::Mem(s) => s.tombstones = Ok(None),
+            Source::Run(s) => s.cursor.rest(),
+        }
+    }
+
+    /// Shows from now on what `snapshot` sees; to be followed by a seek.
+    pub(crate) fn show(&mut self, snapshot: Seq) {
+        match self {
+            Source::Mem(s) => {
+                s.snapshot = snapshot;
+                s.tombstones = s.memtable.tombstones.picture(snapshot);
+            }
+            Source::Run(s) => s.snapshot = snapshot,
+        }
+    }
+
     pub(crate) fn valid(&self) -> bool {
         each!(self, s => s.valid())
     }
