@@ -9,7 +9,7 @@ use std::ops::Range;
 use terrane_cache::Pin;
 use terrane_format::Kind;
 
-use crate::read::run_cursor::RESTING_BYTES;
+use crate::read::scan::RESTING_BYTES;
 
 /// Where a value lies.
 #[derive(Debug)]

@@ -116,27 +116,32 @@ impl Cursor {
             }
             None => engine.snapshots.register(|| engine.visible()),
         };
-        let (seated, Tools { entry, lead }) = Seated::new(table, own.is_empty());
+        let cursor = Cursor::seated(engine, table, snapshot, (options.lower, options.upper), own);
         // After the seat was taken: from here on the subtable keeps its state for us, dropped or not.
-        seated.table.check_alive()?;
-        let (lower, upper) = (options.lower, options.upper);
-        Ok(Cursor { engine, snapshot, lower, upper, own, seated, entry, lead, inside: false })
+        cursor.seated.table.check_alive()?;
+        Ok(cursor)
+    }
+
+    fn seated(
+        engine: Arc<Engine>,
+        table: Arc<Table>,
+        snapshot: SnapshotGuard,
+        (lower, upper): (Option<Vec<u8>>, Option<Vec<u8>>),
+        own: Vec<Arc<Run>>,
+    ) -> Self {
+        let (seated, Tools { entry, lead }) = Seated::new(table, own.is_empty());
+        Cursor { engine, snapshot, lower, upper, own, seated, entry, lead, inside: false }
     }
 
     /// Another one that shows the same, without a position.
     fn twin(&self) -> Self {
-        let (seated, Tools { entry, lead }) = Seated::new(self.seated.table.clone(), self.own.is_empty());
-        Cursor {
-            engine: self.engine.clone(),
-            snapshot: self.snapshot.clone(),
-            lower: self.lower.clone(),
-            upper: self.upper.clone(),
-            own: self.own.clone(),
-            seated,
-            entry,
-            lead,
-            inside: false,
-        }
+        Cursor::seated(
+            self.engine.clone(),
+            self.seated.table.clone(),
+            self.snapshot.clone(),
+            (self.lower.clone(), self.upper.clone()),
+            self.own.clone(),
+        )
     }
 
     /// The moment that it shows.
@@ -353,7 +358,7 @@ impl Drop for Cursor {
             entry: std::mem::replace(&mut self.entry, Entry::new()),
             lead: std::mem::replace(&mut self.lead, Lead::new()),
         };
-        self.seated.leave(Some(tools));
+        self.seated.leave(tools, self.own.is_empty());
     }
 }
 

@@ -16,7 +16,7 @@ use terrane_format::Kind;
 use terrane_format::block::{BlockCursor, Peek, common_prefix};
 
 use crate::read::blocks::Opened;
-use crate::read::run_cursor::RESTING_BYTES;
+use crate::read::scan::RESTING_BYTES;
 
 /// Records ahead of the current one that the processor is asked to load, as far apart as the last two.
 const RECORDS_AHEAD: usize = 4;

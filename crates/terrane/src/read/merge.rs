@@ -16,7 +16,7 @@ use terrane_cache::Pin;
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
-use crate::read::run_cursor::RESTING_BYTES;
+use crate::read::scan::RESTING_BYTES;
 use crate::read::skipped::Skipped;
 use crate::read::source::Source;
 use crate::tombstone::Fragment;
@@ -71,7 +71,7 @@ impl Merge {
 
     /// Shows from now on what `snapshot` sees; to be followed by a seek.
     pub(crate) fn show_as_of(&mut self, snapshot: Seq) {
-        self.sources.iter_mut().for_each(|s| s.show(snapshot));
+        self.sources.iter_mut().for_each(|s| s.show_as_of(snapshot));
         self.any_tombstones = self.sources.iter().any(Source::has_tombstones);
     }
 

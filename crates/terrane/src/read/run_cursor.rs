@@ -23,6 +23,7 @@ use crate::read::entry::Place;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
 use crate::read::near::Near;
+use crate::read::scan::RESTING_BYTES;
 
 /// Records before the end of a block at which the next one is brought near: enough to do until it is.
 const NEAR: u32 = 8;
@@ -34,8 +35,6 @@ const FIRST_AHEAD: usize = 16 << 10;
 const MOST_AHEAD: usize = 256 << 10;
 /// With how many it begins anew once some had left memory before the cursor came to them.
 const LEAST_AHEAD: usize = 4 << 10;
-/// Most bytes that each buffer keeps while it rests.
-pub(crate) const RESTING_BYTES: usize = 1 << 10;
 /// One run's cursor reads at most this part of the cache ahead.
 const AHEAD_SHARE: usize = 256;
 

@@ -36,6 +36,8 @@ use crate::read::merge::Merge;
 use crate::read::source::Source;
 
 const SHARDS: usize = 16;
+/// Most bytes that a buffer of a scan or of tools at rest keeps.
+pub(crate) const RESTING_BYTES: usize = 1 << 10;
 /// Sources that most scans have at most.
 const SOURCES: usize = 4;
 
@@ -72,6 +74,7 @@ impl Scan {
     }
 
     fn renew(&mut self, table: &Table, seq: Seq) -> bool {
+        // A state with one more memtable is told of before any commit goes there: who sees such a commit sees that this one has passed.
         if !table.is_present(&self.state) || filled(&self.state.value().memtables).count() != self.memtables {
             return false;
         }
@@ -176,15 +179,12 @@ impl Readers {
     }
 }
 
-/// A cursor's seat, as long as the cursor lives.
+/// A cursor's seat: to be given up by [`Seated::leave`].
 #[derive(Debug)]
 pub(crate) struct Seated {
     pub(crate) table: Arc<Table>,
     reader: Arc<Reader>,
     shard: usize,
-    /// Whether another cursor can use what is in the seat.
-    shared: bool,
-    left: bool,
 }
 
 impl Seated {
@@ -196,7 +196,7 @@ impl Seated {
         reader.at.store(readers.open.len(), Ordering::Relaxed);
         readers.open.push(reader.clone());
         drop(readers);
-        (Seated { table, reader, shard, shared, left: false }, tools)
+        (Seated { table, reader, shard }, tools)
     }
 
     /// The scan, if nobody has taken it.
@@ -212,13 +212,10 @@ impl Seated {
         self.reader.seat.put(scan, || self.table.epoch() > epoch);
     }
 
-    /// Gives the seat up, and leaves it with the tools for the next cursor, if there are any.
-    pub(crate) fn leave(&mut self, tools: Option<Tools>) {
-        self.left = true;
+    /// Gives the seat up; leaves a `shared` one, and the tools, to the next cursor.
+    pub(crate) fn leave(&self, mut tools: Tools, shared: bool) {
         let mut rested = None;
-        if let Some(mut tools) = tools.filter(|_| self.shared)
-            && let Some(mut scan) = self.take()
-        {
+        if shared && let Some(mut scan) = self.take() {
             tools.entry.rest();
             tools.lead.rest();
             scan.rest();
@@ -236,14 +233,6 @@ impl Seated {
         // Its scan with it: without a lock.
         drop(replaced);
         self.table.reader_left();
-    }
-}
-
-impl Drop for Seated {
-    fn drop(&mut self) {
-        if !self.left {
-            self.leave(None);
-        }
     }
 }
 
@@ -309,13 +298,13 @@ mod tests {
         let table = table();
         let mut seats: Vec<_> = (0..5).map(|_| Seated::new(table.clone(), true).0).collect();
         for at in [0, 3, 1, 1] {
-            drop(seats.remove(at));
+            seats.remove(at).leave(Tools::default(), true);
             seats.iter().for_each(|s| s.put(scan(&table)));
             replace(&table);
             assert!(seats.iter().all(|s| s.take().is_none()));
         }
         assert!(!table.readers.is_empty());
-        drop(seats);
+        seats.iter().for_each(|s| s.leave(Tools::default(), true));
         assert!(table.readers.is_empty());
     }
 

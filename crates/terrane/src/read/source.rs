@@ -52,7 +52,7 @@ impl Source {
         Source::Run(Box::new(RunSource { cursor: RunCursor::new(run, cache), snapshot, skip: Vec::new() }))
     }
 
-    /// Holds nothing but memory, until [`Source::show`].
+    /// Holds nothing but memory, until [`Source::show_as_of`].
     pub(crate) fn rest(&mut self) {
         match self {
             Source::Mem(s) => s.tombstones = Ok(None),
@@ -61,7 +61,7 @@ impl Source {
     }
 
     /// Shows from now on what `snapshot` sees; to be followed by a seek.
-    pub(crate) fn show(&mut self, snapshot: Seq) {
+    pub(crate) fn show_as_of(&mut self, snapshot: Seq) {
         match self {
             Source::Mem(s) => {
                 s.snapshot = snapshot;
