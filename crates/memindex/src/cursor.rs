@@ -56,6 +56,12 @@ impl Cursor {
         self.leaf = Leaf::default();
     }
 
+    /// Forgets the position, and gives back what it holds of memory above `bytes`.
+    pub fn rest(&mut self, bytes: usize) {
+        self.clear();
+        self.path.rest(bytes);
+    }
+
     /// Goes to the first key at or after `key`.
     pub fn seek(&mut self, index: &MemIndex, key: &[u8]) {
         self.owner = index.id();

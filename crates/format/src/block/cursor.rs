@@ -108,8 +108,10 @@ impl BlockCursor {
         self.forget_trail();
     }
 
-    /// Gives back memory of buffers that have grown larger than `bytes` each.
-    pub fn shrink_to(&mut self, bytes: usize) {
+    /// Leaves the record, and gives back memory of buffers that have grown larger than `bytes` each.
+    pub fn rest(&mut self, bytes: usize) {
+        self.clear();
+        self.key.clear();
         self.key.shrink_to(bytes);
         self.trail.shrink_to(bytes / size_of::<Step>());
         self.cut.shrink_to(bytes);

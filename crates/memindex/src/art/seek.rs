@@ -41,6 +41,17 @@ impl Path {
         let version = seen.header().lock.peek();
         self.stops.push(Stop { node, version, place });
     }
+
+    /// Leads nowhere, and keeps `bytes` of memory at most.
+    pub(crate) fn rest(&mut self, bytes: usize) {
+        self.clear();
+        self.stops.shrink_to(bytes / size_of::<Stop>());
+    }
+
+    fn clear(&mut self) {
+        self.stops.clear();
+        self.unchecked = 0;
+    }
 }
 
 impl Art {
@@ -54,7 +65,7 @@ impl Art {
     /// The leaf of the smallest key (`Up`) or the largest (`Down`).
     pub(crate) fn seek_end(&self, path: &mut Path, way: Way) -> Word {
         let _guard = self.domain.pin();
-        self.restart(path);
+        path.clear();
         self.descend(path, self.root, way)
     }
 
@@ -73,13 +84,8 @@ impl Art {
         }
     }
 
-    fn restart(&self, path: &mut Path) {
-        path.stops.clear();
-        path.unchecked = 0;
-    }
-
     fn seek_pinned(&self, path: &mut Path, key: &[u8], way: Way) -> Word {
-        self.restart(path);
+        path.clear();
         let mut word = self.root;
         let mut depth = 0;
         loop {

@@ -28,6 +28,7 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::read::blocks::load;
 use crate::read::iter::foreign_snapshot;
+use crate::read::left::LeftScans;
 use crate::read::lookup::{Copied, Found, Step, View, Walk};
 use crate::read::rows::RowCache;
 use crate::tombstone::outdated;
@@ -89,6 +90,7 @@ pub(crate) struct Engine {
     pub(crate) cache: Arc<Cache>,
     pub(crate) rows: Option<RowCache>,
     pub(crate) heat: HeatSampler,
+    pub(crate) left: LeftScans,
     /// Samples folded so far.
     pub(crate) heat_samples: AtomicU64,
     pub(crate) snapshots: Arc<Snapshots>,

@@ -66,6 +66,8 @@ impl Engine {
             // Dozens of epochs are still unsettled, which takes a stuck device: leave the old one active.
             Err(e) => {
                 table.pop_memtable(&old);
+                // `old` is in what is left: nothing to speak of is freed here.
+                table.readers.strip();
                 Err(e)
             }
         }

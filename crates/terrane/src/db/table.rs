@@ -66,7 +66,7 @@ pub(crate) struct Table {
     options: ArcSwap<SubtableOptions>,
     value_threshold: AtomicUsize,
     state: Current<Super>,
-    /// Open cursors.
+    /// Open cursors, and what closed ones have left.
     pub(crate) readers: Readers,
     /// Serialises version changes; see the module's head.
     pub(crate) edit: Mutex<()>,
@@ -195,13 +195,13 @@ impl Table {
     /// Lets go of a dropped subtable's state if there is no cursor. Whoever opens one looks whether the subtable is dropped
     /// after taking a seat, whoever leaves comes here after giving it up: so no seat is missed, nor the last to be given up.
     pub(crate) fn reader_left(&self) {
-        if self.is_dropped()
-            && self.readers.is_empty()
-            && let Some((memtable, version)) = self.empty.lock().take()
-        {
-            self.swap(true, |_| (vec![memtable], version));
-            // What cursors have left behind is of the state before.
-            self.readers.strip();
+        if self.is_dropped() && self.readers.is_empty() {
+            let empty = self.empty.lock().take();
+            if let Some((memtable, version)) = empty {
+                self.swap(true, |_| (vec![memtable], version));
+                // What cursors have left behind is of the state before.
+                self.readers.strip();
+            }
         }
     }
 

@@ -358,7 +358,7 @@ impl Drop for Cursor {
             entry: std::mem::replace(&mut self.entry, Entry::new()),
             lead: std::mem::replace(&mut self.lead, Lead::new()),
         };
-        self.seated.leave(tools, self.own.is_empty());
+        self.seated.leave(tools, self.own.is_empty(), &self.engine.left);
     }
 }
 

@@ -104,8 +104,9 @@ impl Lead {
 
     /// Ends, and keeps but little memory.
     pub(crate) fn rest(&mut self) {
-        self.end();
-        self.record.shrink_to(RESTING_BYTES);
+        self.block = None;
+        self.record.rest(RESTING_BYTES);
+        self.end.clear();
         self.end.shrink_to(RESTING_BYTES);
         self.steps = PAYS;
     }

@@ -61,10 +61,11 @@ impl Merge {
         }
     }
 
-    /// Holds nothing but memory, until [`Merge::show_as_of`].
+    /// Pins no block and no picture, and keeps but little memory, until [`Merge::show_as_of`].
     pub(crate) fn rest(&mut self) {
         self.sources.iter_mut().for_each(Source::rest);
         self.current = None;
+        self.key.clear();
         self.key.shrink_to(RESTING_BYTES);
         self.skipped = Skipped::default();
     }

@@ -5,6 +5,7 @@ pub(crate) mod entry;
 pub(crate) mod iter;
 pub(crate) mod kept;
 pub(crate) mod lead;
+pub(crate) mod left;
 pub(crate) mod lookup;
 pub(crate) mod merge;
 pub(crate) mod multi;

@@ -165,10 +165,10 @@ impl RunCursor {
         self.expected = false;
     }
 
-    /// Holds nothing but memory for a position, and stands nowhere: as a new one.
+    /// Pins no block, keeps but little memory, and stands nowhere.
     pub(crate) fn rest(&mut self) {
         self.clear();
-        self.record.shrink_to(RESTING_BYTES);
+        self.record.rest(RESTING_BYTES);
         self.at = usize::MAX;
         (self.index, self.number, self.found) = (None, None, None);
         self.ahead = Ahead::NONE;

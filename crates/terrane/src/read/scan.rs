@@ -8,7 +8,8 @@
 //! A cursor that is closed leaves its seat behind, with a scan that rests: it pins no block, but its sources and their memory are
 //! there. Where many cursors live shortly, the next one sits down on it, has the scan show its own snapshot, and builds nothing. That
 //! is right as long as the state is the present one, in which everything is that the new snapshot sees. One seat of each shard of a
-//! subtable is kept so, with a few KiB.
+//! subtable is kept so, for so many subtables as `read/left.rs` says; a buffer at rest keeps [`RESTING_BYTES`] at most. A cursor
+//! that shows runs of a transaction, that has failed or that never stood anywhere leaves nothing.
 //!
 //! # Concurrency
 //! Taking and putting back is one swap each, and nobody waits. A scan of a replaced state never stays in a seat: whoever
@@ -32,10 +33,11 @@ use crate::memtable::Memtable;
 use crate::read::blocks::{load, load_many};
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
+use crate::read::left::LeftScans;
 use crate::read::merge::Merge;
 use crate::read::source::Source;
 
-const SHARDS: usize = 16;
+pub(crate) const SHARDS: usize = 16;
 /// Most bytes that a buffer of a scan or of tools at rest keeps.
 pub(crate) const RESTING_BYTES: usize = 1 << 10;
 /// Sources that most scans have at most.
@@ -50,6 +52,8 @@ pub(crate) struct Scan {
     /// How many of the state's memtables are among the sources: the others were empty.
     memtables: usize,
     pub(crate) merge: Merge,
+    /// Those of the cursor that has left it, while it rests.
+    tools: Tools,
 }
 
 impl Scan {
@@ -64,7 +68,7 @@ impl Scan {
         let runs = version.runs().filter(|(_, r)| !r.is_empty());
         sources.extend(runs.map(|(_, r)| Source::run(r.clone(), engine.cache.clone(), seq)));
         let merge = Merge::new(sources);
-        Box::new(Scan { state, rests: false, memtables, merge })
+        Box::new(Scan { state, rests: false, memtables, merge, tools: Tools::default() })
     }
 
     /// If it rests, has it show the registered snapshot `seq`, without a position. False if its state has not all of that.
@@ -83,9 +87,12 @@ impl Scan {
         true
     }
 
-    fn rest(&mut self) {
+    fn rest(&mut self, mut tools: Tools) {
         self.rests = true;
         self.merge.rest();
+        tools.entry.rest();
+        tools.lead.rest();
+        self.tools = tools;
     }
 
     /// The epoch of the state it works on.
@@ -125,7 +132,7 @@ fn filled(memtables: &[Arc<Memtable>]) -> impl Iterator<Item = &Arc<Memtable>> {
     memtables.iter().filter(|m| !m.is_empty())
 }
 
-/// A cursor as its subtable knows it.
+/// A cursor as its subtable knows it, or what a closed one has left.
 #[derive(Debug, Default)]
 struct Reader {
     /// Where its scan lies between two calls.
@@ -157,23 +164,34 @@ pub(crate) struct Readers {
 struct Shard {
     open: Vec<Arc<Reader>>,
     /// What one that was closed has left.
-    left: Option<(Arc<Reader>, Tools)>,
+    left: Option<Arc<Reader>>,
+    /// The subtable is among those of this shard that may have something left: see [`LeftScans`].
+    noted: bool,
 }
 
 impl Readers {
     /// Drops the scans of all cursors that are not in a call; those that are drop theirs when the call ends, if its state was
-    /// replaced. To be called without locks: it may free memtables and queue space.
+    /// replaced. To be called without locks, for it may free memtables and queue space; or by whoever holds the replaced state.
     pub(crate) fn strip(&self) {
         for shard in &self.shards {
             let shard = shard.lock();
-            let readers = shard.open.iter().chain(shard.left.iter().map(|(reader, _)| reader));
+            let readers = shard.open.iter().chain(&shard.left);
             let scans: Vec<_> = readers.filter_map(|r| r.seat.take()).collect();
             drop(shard);
             drop(scans);
         }
     }
 
-    /// Whether there is no cursor.
+    /// Drops what was left in a shard, whose subtable is noted no more.
+    pub(crate) fn forget(&self, shard: usize) {
+        let mut shard = self.shards[shard].lock();
+        shard.noted = false;
+        let left = shard.left.take();
+        drop(shard);
+        drop(left);
+    }
+
+    /// Whether there is no open cursor.
     pub(crate) fn is_empty(&self) -> bool {
         self.shards.iter().all(|s| s.lock().open.is_empty())
     }
@@ -192,11 +210,17 @@ impl Seated {
     pub(crate) fn new(table: Arc<Table>, shared: bool) -> (Self, Tools) {
         let shard = stripe() % SHARDS;
         let mut readers = table.readers.shards[shard].lock();
-        let (reader, tools) = readers.left.take_if(|_| shared).unwrap_or_default();
+        let reader = readers.left.take_if(|_| shared).unwrap_or_default();
         reader.at.store(readers.open.len(), Ordering::Relaxed);
         readers.open.push(reader.clone());
         drop(readers);
-        (Seated { table, reader, shard }, tools)
+        let seated = Seated { table, reader, shard };
+        let tools = seated.take().map(|mut scan| {
+            let tools = std::mem::take(&mut scan.tools);
+            seated.put(scan);
+            tools
+        });
+        (seated, tools.unwrap_or_default())
     }
 
     /// The scan, if nobody has taken it.
@@ -212,15 +236,16 @@ impl Seated {
         self.reader.seat.put(scan, || self.table.epoch() > epoch);
     }
 
-    /// Gives the seat up; leaves a `shared` one, and the tools, to the next cursor.
-    pub(crate) fn leave(&self, mut tools: Tools, shared: bool) {
+    /// Gives the seat up; leaves a `shared` one, and the tools, to the next cursor, if that can use them.
+    pub(crate) fn leave(&self, tools: Tools, shared: bool, noted: &LeftScans) {
         let mut rested = None;
-        if shared && let Some(mut scan) = self.take() {
-            tools.entry.rest();
-            tools.lead.rest();
-            scan.rest();
+        if let Some(mut scan) = self.take()
+            && shared
+            && self.table.is_present(&scan.state)
+        {
+            scan.rest(tools);
             self.put(scan);
-            rested = Some((self.reader.clone(), tools));
+            rested = Some(self.reader.clone());
         }
         let mut readers = self.table.readers.shards[self.shard].lock();
         let at = self.reader.at.load(Ordering::Relaxed);
@@ -229,9 +254,13 @@ impl Seated {
             moved.at.store(at, Ordering::Relaxed);
         }
         let replaced = rested.and_then(|rested| readers.left.replace(rested));
+        let first = readers.left.is_some() && !std::mem::replace(&mut readers.noted, true);
         drop(readers);
         // Its scan with it: without a lock.
         drop(replaced);
+        if first {
+            noted.note(self.shard, &self.table);
+        }
         self.table.reader_left();
     }
 }
@@ -246,14 +275,18 @@ mod tests {
     use crate::levels::{Reclaimer, Version};
     use crate::memtable::Memtable;
     use crate::options::{IndexKind, SubtableOptions};
+    use crate::read::left::MOST;
 
     fn version() -> Arc<Version> {
         Arc::new(Version::empty(Reclaimer::new(|| ())))
     }
 
+    fn memtable(generation: u64) -> Arc<Memtable> {
+        Arc::new(Memtable::new(IndexKind::Art, generation, MemoryBudget::new(1 << 20), Arc::default()))
+    }
+
     fn table() -> Arc<Table> {
-        let memtable = Arc::new(Memtable::new(IndexKind::Art, 0, MemoryBudget::new(1 << 20), Arc::default()));
-        Arc::new(Table::new(SubtableId(1), "t", 1, SubtableOptions::new(), memtable, version(), 0))
+        Arc::new(Table::new(SubtableId(1), "t", 1, SubtableOptions::new(), memtable(0), version(), 0))
     }
 
     fn scan(table: &Table) -> Box<Scan> {
@@ -262,6 +295,7 @@ mod tests {
             rests: false,
             memtables: 0,
             merge: Merge::new(Vec::new()),
+            tools: Tools::default(),
         })
     }
 
@@ -277,12 +311,7 @@ mod tests {
         let busy = Seated::new(table.clone(), true).0;
         idle.put(scan(&table));
         let taken = scan(&table);
-        table.push_memtable(Arc::new(Memtable::new(
-            IndexKind::Art,
-            1,
-            MemoryBudget::new(1 << 20),
-            Arc::default(),
-        )));
+        table.push_memtable(memtable(1));
         let kept = idle.take().expect("a freeze takes nothing away");
         idle.put(kept);
         let old = Arc::downgrade(taken.state.value());
@@ -295,17 +324,59 @@ mod tests {
 
     #[test]
     fn seats_are_given_up_in_any_order() {
-        let table = table();
+        let (table, noted) = (table(), LeftScans::default());
         let mut seats: Vec<_> = (0..5).map(|_| Seated::new(table.clone(), true).0).collect();
         for at in [0, 3, 1, 1] {
-            seats.remove(at).leave(Tools::default(), true);
+            seats.remove(at).leave(Tools::default(), true, &noted);
             seats.iter().for_each(|s| s.put(scan(&table)));
             replace(&table);
             assert!(seats.iter().all(|s| s.take().is_none()));
         }
         assert!(!table.readers.is_empty());
-        seats.iter().for_each(|s| s.leave(Tools::default(), true));
+        seats.iter().for_each(|s| s.leave(Tools::default(), true, &noted));
         assert!(table.readers.is_empty());
+    }
+
+    /// Opens a cursor, has it make a scan and closes it. Returns whether it found what another had left.
+    fn visit(table: &Arc<Table>, noted: &LeftScans) -> bool {
+        let (seat, tools) = Seated::new(table.clone(), true);
+        let found = seat.take();
+        let fresh = found.is_none();
+        seat.put(found.unwrap_or_else(|| scan(table)));
+        seat.leave(tools, true, noted);
+        !fresh
+    }
+
+    #[test]
+    fn what_a_closed_cursor_leaves_goes_with_its_state() {
+        let (table, noted) = (table(), LeftScans::default());
+        assert_eq!([(); 3].map(|()| visit(&table, &noted)), [false, true, true]);
+        let old = Arc::downgrade(table.keep_state().value());
+        replace(&table);
+        assert!(old.upgrade().is_none(), "kept by what was left");
+        assert_eq!([(); 2].map(|()| visit(&table, &noted)), [false, true]);
+
+        let old = Arc::downgrade(table.keep_state().value());
+        let seat = Seated::new(table.clone(), true).0;
+        let outdated = seat.take().expect("left by the one before");
+        table.push_memtable(memtable(1));
+        seat.put(outdated);
+        seat.leave(Tools::default(), true, &noted);
+        assert!(!visit(&table, &noted), "left, though another state was present already");
+
+        table.drop_with(memtable(2), version());
+        assert!(old.upgrade().is_none());
+    }
+
+    #[test]
+    fn only_so_many_subtables_keep_what_was_left() {
+        let (tables, noted) = ([(); MOST + 2].map(|()| table()), LeftScans::default());
+        tables.iter().for_each(|t| assert!(!visit(t, &noted)));
+        let left = |t: &Arc<Table>| t.readers.shards[stripe() % SHARDS].lock().left.is_some();
+        let kept: Vec<_> = tables.iter().map(left).collect();
+        assert_eq!(kept, [vec![false; 2], vec![true; MOST]].concat());
+        assert!(visit(&tables[2], &noted) && !visit(&tables[0], &noted));
+        assert!(left(&tables[0]) && !left(&tables[2]), "who came first goes first");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::read::entry::Place;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
 use crate::read::run_cursor::RunCursor;
+use crate::read::scan::RESTING_BYTES;
 use crate::tombstone::{Fragment, Picture};
 
 /// See the module's head.
@@ -52,11 +53,18 @@ impl Source {
         Source::Run(Box::new(RunSource { cursor: RunCursor::new(run, cache), snapshot, skip: Vec::new() }))
     }
 
-    /// Holds nothing but memory, until [`Source::show_as_of`].
+    /// Pins no block and no picture, and keeps but little memory, until [`Source::show_as_of`].
     pub(crate) fn rest(&mut self) {
         match self {
-            Source::Mem(s) => s.tombstones = Ok(None),
-            Source::Run(s) => s.cursor.rest(),
+            Source::Mem(s) => {
+                s.tombstones = Ok(None);
+                s.cursor.rest(RESTING_BYTES);
+            }
+            Source::Run(s) => {
+                s.cursor.rest();
+                s.skip.clear();
+                s.skip.shrink_to(RESTING_BYTES);
+            }
         }
     }
 
