@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Runs workloads on engines, interleaved, round by round
     Run(Box<RunArgs>),
-    /// Measures the figures that Terrane claims, beside what is claimed; all but `counters` want the peers
+    /// Measures the figures that Terrane claims, beside what is claimed; all but `counters` and `get-cost` want the peers
     Repro(ReproArgs),
     /// One engine, told by the program that started it what to do
     #[command(hide = true)]

@@ -81,6 +81,23 @@ pub(crate) struct RocksDb {
     pub(crate) per_key_locks: bool,
 }
 
+/// RocksDB as one entrant of a run has it.
+#[cfg(feature = "peers")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RocksDbForm<'a> {
+    pub(crate) own: &'a RocksDb,
+    pub(crate) block_kib: usize,
+    /// For reads from memory.
+    pub(crate) tuned: bool,
+}
+
+#[cfg(feature = "peers")]
+impl RocksDb {
+    pub(crate) fn as_form(&self, tuned: bool, block_kib: usize) -> RocksDbForm<'_> {
+        RocksDbForm { own: self, block_kib, tuned }
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fjall {

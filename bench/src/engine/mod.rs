@@ -44,6 +44,10 @@ pub(crate) enum Kind {
     TerraneCores,
     #[cfg(feature = "peers")]
     Rocksdb,
+    /// rocksdb as its guides advise for reads from memory: data blocks with a hash index, indexes and filters outside the cache,
+    /// and a cache without locks
+    #[cfg(feature = "peers")]
+    RocksdbTuned,
     #[cfg(feature = "peers")]
     Fjall,
     #[cfg(feature = "peers")]
@@ -75,6 +79,8 @@ impl Kind {
             #[cfg(feature = "peers")]
             Kind::Rocksdb => "rocksdb",
             #[cfg(feature = "peers")]
+            Kind::RocksdbTuned => "rocksdb-tuned",
+            #[cfg(feature = "peers")]
             Kind::Fjall => "fjall",
             #[cfg(feature = "peers")]
             Kind::Redb => "redb",
@@ -85,16 +91,21 @@ impl Kind {
 
     pub(crate) fn is_terrane(self) -> bool {
         #[cfg(feature = "peers")]
-        if matches!(self, Kind::Rocksdb | Kind::Fjall | Kind::Redb | Kind::Lmdb) {
+        if self.is_rocksdb() || matches!(self, Kind::Fjall | Kind::Redb | Kind::Lmdb) {
             return false;
         }
         true
     }
 
+    #[cfg(feature = "peers")]
+    fn is_rocksdb(self) -> bool {
+        matches!(self, Kind::Rocksdb | Kind::RocksdbTuned)
+    }
+
     /// Whether records can be dealt out to several tables.
     fn has_tables(self) -> bool {
         #[cfg(feature = "peers")]
-        if self == Kind::Rocksdb {
+        if self.is_rocksdb() {
             return true;
         }
         self.is_terrane()
@@ -104,7 +115,7 @@ impl Kind {
     pub(crate) fn entrants(self, peers: &Peers, terrane_kib: Option<&[usize]>) -> Vec<Entrant> {
         let sizes = match self {
             #[cfg(feature = "peers")]
-            Kind::Rocksdb => Some(&peers.rocksdb.block_kib[..]),
+            kind if kind.is_rocksdb() => Some(&peers.rocksdb.block_kib[..]),
             kind if kind.is_terrane() => terrane_kib,
             _ => None,
         };
@@ -256,12 +267,12 @@ pub(crate) fn open(
     }
     Ok(match kind {
         #[cfg(feature = "peers")]
-        Kind::Rocksdb => {
-            let (own, kib) = (&peers.rocksdb, entrant.block_kib.unwrap_or(16));
+        Kind::Rocksdb | Kind::RocksdbTuned => {
+            let own = peers.rocksdb.as_form(kind == Kind::RocksdbTuned, entrant.block_kib.unwrap_or(16));
             if settings.transactions {
-                Box::new(rocksdb::TransactionDb::open(dir, settings, own, kib)?)
+                Box::new(rocksdb::TransactionDb::open(dir, settings, &own)?)
             } else {
-                Box::new(rocksdb::RocksDb::open(dir, settings, own, kib)?)
+                Box::new(rocksdb::RocksDb::open(dir, settings, &own)?)
             }
         }
         #[cfg(feature = "peers")]

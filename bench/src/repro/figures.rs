@@ -30,10 +30,16 @@ pub(super) const ALL: &[Figure] = &[
         parts: txn,
     },
     Figure {
+        name: "reads",
+        about: "reads from memory, against RocksDB as it comes and tuned for them, fjall and LMDB",
+        parts: reads,
+    },
+    Figure {
         name: "inmemory-read",
         about: "cached reads of 32 tables, step by step from a plain read path to all of it",
         parts: inmemory_read,
     },
+    Figure { name: "get-cost", about: "a cached get beside loads from memory", parts: get_cost },
     Figure {
         name: "warm",
         about: "reads of what is hot while everything is merged, with and without a cache that survives it",
@@ -193,6 +199,30 @@ fn txn() -> Vec<Part> {
     ]
 }
 
+fn reads() -> Vec<Part> {
+    let bounds = [
+        (W::Readrandom, 3.0),
+        (W::Seekrandom, 5.0),
+        (W::YcsbC, 2.5),
+        (W::YcsbB, 2.5),
+        (W::YcsbD, 2.5),
+        (W::YcsbE, 5.0),
+        (W::Readwhilewriting, 2.0),
+    ];
+    let (mut claims, workloads) = (speeds(&bounds), bounds.map(|(w, _)| w.to_string()).join(","));
+    for (w, threads) in [1, 2].into_iter().flat_map(|threads| bounds.map(|(w, _)| (w, threads))) {
+        claims.extend([Of::TailAgainst, Of::FarTailAgainst].map(|of| claim(w, of, 1.0).with(threads)));
+    }
+    claims.extend(
+        [1, 2].map(|threads| Claim { against: "lmdb", ..claim(W::Readrandom, Of::Speed, 1.0).with(threads) }),
+    );
+    let command = format!(
+        "--workload {workloads} --threads 1,2 --engine terrane,rocksdb,rocksdb-tuned,fjall,lmdb --records 5000000 \
+         --ops 1000000000 --seconds 4"
+    );
+    vec![Part::Rows { command, claims }]
+}
+
 /// What is claimed are the published gains of X-Engine, step by step: 13.8 % from blocks and vector instructions, 90 % with direct
 /// pointers, 123 % with a thread for each processor.
 fn inmemory_read() -> Vec<Part> {
@@ -286,6 +316,10 @@ fn warm() -> Vec<Part> {
     let command = "--workload readwhilecompacting --threads 1 --engine terrane,terrane-cold,rocksdb --records 5000000 \
                    --cache-mib 128 --memtable-mib 64 --direct --ops 1000000000 --seconds 30";
     vec![Part::Rows { command: command.to_owned(), claims: claims.collect() }]
+}
+
+fn get_cost() -> Vec<Part> {
+    vec![Part::Floor]
 }
 
 fn counters() -> Vec<Part> {

@@ -3,6 +3,7 @@
 mod claim;
 mod counters;
 mod figures;
+mod floor;
 
 use serde::Serialize;
 
@@ -21,6 +22,8 @@ enum Part {
     },
     /// Counts of what workers do, by tools that look into them.
     Counters,
+    /// What a get costs beside what a load from memory costs.
+    Floor,
 }
 
 /// One claim, measured.
@@ -57,6 +60,7 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
         for part in (figure.parts)() {
             match part {
                 Part::Rows { command, claims } => measure(a, figure.name, &command, &claims)?,
+                Part::Floor => floor::measure(a, &mut |line| line.say(a))?,
                 Part::Counters => match counters::measure(a, &mut |line| line.say(a)) {
                     // What is missing is the machine's; the other figures do without.
                     Err(e) if e.is::<counters::Unfit>() => {

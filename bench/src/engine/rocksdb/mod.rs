@@ -7,15 +7,15 @@ use std::path::Path;
 use rust_rocksdb::statistics::Ticker;
 use rust_rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBAccess, DBCompressionType,
-    DBPinnableSlice, DBRawIteratorWithThreadMode, DEFAULT_COLUMN_FAMILY_NAME, Options, ReadOptions,
-    WaitForCompactOptions, WriteBatch, WriteOptions,
+    DBPinnableSlice, DBRawIteratorWithThreadMode, DEFAULT_COLUMN_FAMILY_NAME, DataBlockIndexType, Options,
+    ReadOptions, WaitForCompactOptions, WriteBatch, WriteOptions,
 };
 use serde_json::json;
 
 use crate::Failure;
 use crate::data::table_of;
 use crate::engine::{Engine, Session};
-use crate::settings::{self, Compression, Settings};
+use crate::settings::{Compression, RocksDbForm, Settings};
 
 pub(crate) use transactions::TransactionDb;
 
@@ -27,13 +27,8 @@ pub(crate) struct RocksDb {
 }
 
 impl RocksDb {
-    pub(crate) fn open(
-        dir: &Path,
-        s: &Settings,
-        own: &settings::RocksDb,
-        block_kib: usize,
-    ) -> Result<Self, Failure> {
-        let mut options = options(s, own, block_kib)?;
+    pub(crate) fn open(dir: &Path, s: &Settings, form: &RocksDbForm<'_>) -> Result<Self, Failure> {
+        let mut options = options(s, form)?;
         options.create_missing_column_families(true);
         if s.tables > 1 {
             // The budget is for all column families together.
@@ -41,7 +36,7 @@ impl RocksDb {
         }
         let families = (0..s.tables).map(|n| ColumnFamilyDescriptor::new(name(n), options.clone()));
         let db = DB::open_cf_descriptors(&options, dir, families)?;
-        Ok(RocksDb { db, tables: s.tables, options, reads_direct: direct(s, own) })
+        Ok(RocksDb { db, tables: s.tables, options, reads_direct: direct(s, form) })
     }
 
     fn number(&self, property: &str) -> u64 {
@@ -54,20 +49,32 @@ fn name(n: u64) -> String {
     if n == 0 { DEFAULT_COLUMN_FAMILY_NAME.to_owned() } else { format!("bench{n}") }
 }
 
-fn direct(s: &Settings, own: &settings::RocksDb) -> bool {
-    s.direct || own.direct_io
+fn direct(s: &Settings, form: &RocksDbForm<'_>) -> bool {
+    s.direct || form.own.direct_io
 }
 
-fn options(s: &Settings, own: &settings::RocksDb, block_kib: usize) -> Result<Options, Failure> {
+fn options(s: &Settings, form: &RocksDbForm<'_>) -> Result<Options, Failure> {
+    let own = form.own;
     let mut blocks = BlockBasedOptions::default();
-    blocks.set_block_cache(&Cache::new_lru_cache(s.cache_bytes as usize));
-    blocks.set_block_size(block_kib << 10);
+    blocks.set_block_size(form.block_kib << 10);
     blocks.set_bloom_filter(own.bloom_bits, false);
     blocks.set_format_version(own.format_version);
-    // Index and filters count in the cache's budget, as Terrane's do.
-    blocks.set_cache_index_and_filter_blocks(true);
-    blocks.set_cache_index_and_filter_blocks_with_high_priority(true);
-    blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    if form.tuned {
+        /// Entries per place of a block's hash index: RocksDB's own choice.
+        const HASH_RATIO: f64 = 0.75;
+        // It finds out the size of an entry by itself.
+        blocks.set_block_cache(&Cache::new_hyper_clock_cache(s.cache_bytes as usize, 0));
+        blocks.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+        blocks.set_data_block_hash_ratio(HASH_RATIO);
+        // Held for as long as their file is open: no lookup, and in nobody's budget.
+        blocks.set_cache_index_and_filter_blocks(false);
+    } else {
+        blocks.set_block_cache(&Cache::new_lru_cache(s.cache_bytes as usize));
+        // Index and filters count in the cache's budget, as Terrane's do.
+        blocks.set_cache_index_and_filter_blocks(true);
+        blocks.set_cache_index_and_filter_blocks_with_high_priority(true);
+        blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    }
 
     let mut o = Options::default();
     o.create_if_missing(true);
@@ -82,7 +89,7 @@ fn options(s: &Settings, own: &settings::RocksDb, block_kib: usize) -> Result<Op
         let (plain, zstd) = (DBCompressionType::None, DBCompressionType::Zstd);
         o.set_compression_per_level(&[plain, plain, zstd, zstd, zstd, zstd, zstd]);
     }
-    let direct = direct(s, own);
+    let direct = direct(s, form);
     o.set_use_direct_reads(direct);
     o.set_use_direct_io_for_flush_and_compaction(direct);
     o.set_disable_auto_compactions(s.hold_compactions);

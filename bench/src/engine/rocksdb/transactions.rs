@@ -10,7 +10,7 @@ use rust_rocksdb::{
 
 use crate::Failure;
 use crate::engine::{Ending, Engine, LOCK_WAIT, Outcome, Script, Session, Step, rocksdb, wait_while};
-use crate::settings::{self, Settings};
+use crate::settings::{RocksDbForm, Settings};
 
 /// Of the two there are, the one that says its properties. They differ in column families alone, of which there is one.
 type Db = TransactionDB<MultiThreaded>;
@@ -22,19 +22,15 @@ pub(crate) struct TransactionDb {
 }
 
 impl TransactionDb {
-    pub(crate) fn open(
-        dir: &Path,
-        s: &Settings,
-        own: &settings::RocksDb,
-        block_kib: usize,
-    ) -> Result<Self, Failure> {
-        let options = rocksdb::options(s, own, block_kib)?;
+    pub(crate) fn open(dir: &Path, s: &Settings, form: &RocksDbForm<'_>) -> Result<Self, Failure> {
+        let options = rocksdb::options(s, form)?;
+        let own = form.own;
         let mut of_locks = TransactionDBOptions::default();
         of_locks.set_num_stripes(own.lock_stripes);
         of_locks.set_use_per_key_point_lock_mgr(own.per_key_locks);
         of_locks.set_txn_lock_timeout(LOCK_WAIT.as_millis() as i64);
         let db = Db::open(&options, &of_locks, dir)?;
-        Ok(TransactionDb { db, options, reads_direct: rocksdb::direct(s, own) })
+        Ok(TransactionDb { db, options, reads_direct: rocksdb::direct(s, form) })
     }
 
     fn number(&self, property: &str) -> u64 {

@@ -37,7 +37,9 @@ impl Who {
                 &["*engine::Session>::get", "*engine::Session>::write", "*engine::Session>::scan"]
             }
             #[cfg(feature = "peers")]
-            (Who::Background, Kind::Rocksdb) => &["rocksdb::ThreadPoolImpl::Impl::BGThreadWrapper*"],
+            (Who::Background, Kind::Rocksdb | Kind::RocksdbTuned) => {
+                &["rocksdb::ThreadPoolImpl::Impl::BGThreadWrapper*"]
+            }
             (Who::Background, _) => &["terrane_media::pool::run"],
         }
     }
