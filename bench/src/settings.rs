@@ -91,13 +91,6 @@ pub(crate) struct RocksDbForm<'a> {
     pub(crate) tuned: bool,
 }
 
-#[cfg(feature = "peers")]
-impl RocksDb {
-    pub(crate) fn as_form(&self, tuned: bool, block_kib: usize) -> RocksDbForm<'_> {
-        RocksDbForm { own: self, block_kib, tuned }
-    }
-}
-
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fjall {

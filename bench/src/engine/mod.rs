@@ -16,6 +16,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
+#[cfg(feature = "peers")]
+use crate::settings::RocksDbForm;
 use crate::settings::{Peers, Settings};
 
 /// How long a transaction waits for a lock.
@@ -268,11 +270,15 @@ pub(crate) fn open(
     Ok(match kind {
         #[cfg(feature = "peers")]
         Kind::Rocksdb | Kind::RocksdbTuned => {
-            let own = peers.rocksdb.as_form(kind == Kind::RocksdbTuned, entrant.block_kib.unwrap_or(16));
+            let form = RocksDbForm {
+                own: &peers.rocksdb,
+                block_kib: entrant.block_kib.unwrap_or(16),
+                tuned: kind == Kind::RocksdbTuned,
+            };
             if settings.transactions {
-                Box::new(rocksdb::TransactionDb::open(dir, settings, &own)?)
+                Box::new(rocksdb::TransactionDb::open(dir, settings, &form)?)
             } else {
-                Box::new(rocksdb::RocksDb::open(dir, settings, &own)?)
+                Box::new(rocksdb::RocksDb::open(dir, settings, &form)?)
             }
         }
         #[cfg(feature = "peers")]

@@ -304,14 +304,8 @@ fn inmemory_read() -> Vec<Part> {
 /// Reads of a hot stretch of keys through a merge of everything.
 fn warm() -> Vec<Part> {
     let claims = ["terrane-cold", OURS, THEIRS].into_iter().flat_map(|whose| {
-        [Of::Misses, Of::WorstTail, Of::Tail, Of::SlowestSecond].map(|of| Claim {
-            whose,
-            against: THEIRS,
-            workload: W::Readwhilecompacting,
-            threads: 1,
-            of,
-            bound: None,
-        })
+        [Of::Misses, Of::WorstTail, Of::Tail, Of::SlowestSecond]
+            .map(|of| Claim { whose, ..stated(W::Readwhilecompacting, of) })
     });
     let command = "--workload readwhilecompacting --threads 1 --engine terrane,terrane-cold,rocksdb --records 5000000 \
                    --cache-mib 128 --memtable-mib 64 --direct --ops 1000000000 --seconds 30";

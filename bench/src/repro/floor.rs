@@ -9,12 +9,10 @@ use std::time::Instant;
 use memmap2::{Advice, MmapMut};
 
 use crate::Failure;
-use crate::args::{ReproArgs, RunArgs};
+use crate::args::ReproArgs;
 use crate::choice::Random;
-use crate::engine::Kind;
-use crate::report::{self, median};
-use crate::repro::Line;
-use crate::run;
+use crate::report::median;
+use crate::repro::{Line, rows_of};
 
 const FIGURE: &str = "get-cost";
 /// Much more than any processor's cache.
@@ -35,16 +33,8 @@ pub(super) fn measure(
     see(line("a load from 512 MiB, huge pages", huge, "ns", String::new()))?;
     see(line("a load from 512 MiB, 4 KiB pages", load_nanos(None)?, "ns", String::new()))?;
 
-    report::note(&format!("{FIGURE}: terrane-bench run {GETS}"));
-    let mut args = RunArgs::from_line(GETS)?;
-    args.scale(a.scale);
-    args.dir.clone_from(&a.dir);
-    let rows = run::rows(&args, &mut |row| {
-        report::note(&row.line());
-        Ok(())
-    })?;
-    let nanos =
-        median(rows.iter().filter(|r| r.entrant.kind == Kind::Terrane).map(|r| 1e9 / r.ops_per_s).collect());
+    let (args, rows) = rows_of(a, FIGURE, GETS)?;
+    let nanos = median(rows.iter().map(|r| 1e9 / r.ops_per_s).collect());
     see(line("readrandom 1 thread: a get", nanos, "ns", format!("{} records", args.records)))?;
     let note = format!("{LEAST_LOADS} are the least: index, data block, record");
     see(line("readrandom 1 thread: a get", nanos / huge, "loads' worth", note))

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::args::{ReproArgs, RunArgs};
+use crate::report::Row;
 use crate::{report, run};
 use claim::Claim;
 
@@ -82,6 +83,12 @@ fn measure(a: &ReproArgs, figure: &'static str, command: &str, claims: &[Claim])
         )
         .into());
     }
+    let (args, rows) = rows_of(a, figure, command)?;
+    claims.iter().try_for_each(|claim| claim.line(figure, &args, &rows)?.say(a))
+}
+
+/// Runs workloads at the scale that is wanted.
+fn rows_of(a: &ReproArgs, figure: &str, command: &str) -> Result<(RunArgs, Vec<Row>), Failure> {
     report::note(&format!("{figure}: terrane-bench run {command}"));
     let mut args = RunArgs::from_line(command)?;
     args.scale(a.scale);
@@ -90,7 +97,7 @@ fn measure(a: &ReproArgs, figure: &'static str, command: &str, claims: &[Claim])
         report::note(&if a.rows { serde_json::to_string(row)? } else { row.line() });
         Ok(())
     })?;
-    claims.iter().try_for_each(|claim| claim.line(figure, &args, &rows)?.say(a))
+    Ok((args, rows))
 }
 
 fn threads(n: u64) -> String {
