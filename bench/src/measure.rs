@@ -124,8 +124,11 @@ impl Recorder {
     fn series(&self) -> Vec<Second> {
         let latencies = self.by_second.iter().flatten();
         let both = self.seconds.iter().zip(latencies);
-        both.map(|(&ops, l)| Second { ops, p99_us: l.value_at_quantile(0.99) as f64 / 1e3, misses: None })
-            .collect()
+        let second = |(&ops, latencies): (_, &Histogram<u64>)| {
+            let p99_us = latencies.value_at_quantile(0.99) as f64 / 1e3;
+            Second { ops, p99_us, misses: None, above: None }
+        };
+        both.map(second).collect()
     }
 }
 
@@ -142,6 +145,8 @@ pub(crate) struct Second {
     pub(crate) p99_us: f64,
     /// Blocks that the engine's cache lacked, if it says so.
     pub(crate) misses: Option<u64>,
+    /// The part of the lookups that the two uppermost levels on disk answered, of those that any level did, if the engine says so.
+    pub(crate) above: Option<f64>,
 }
 
 /// What came of a workload. Latencies are of operations as the workload counts them; a scan's is of one chunk.

@@ -177,6 +177,11 @@ pub(crate) trait Engine: Send + Sync {
         None
     }
 
+    /// Lookups that its two uppermost levels on disk have answered so far, and those that all levels have. For engines that count them.
+    fn lookups_above(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// What the engine says of itself, for the reader of a row.
     fn says(&self) -> serde_json::Value {
         serde_json::Value::Null

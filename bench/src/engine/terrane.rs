@@ -134,6 +134,13 @@ impl Engine for Terrane {
         Some(self.db.stats().cache_misses)
     }
 
+    fn lookups_above(&self) -> Option<(u64, u64)> {
+        let stats = self.db.stats();
+        let levels = || stats.subtables.iter().flat_map(|t| &t.levels);
+        let above = levels().filter(|l| ["L0", "L1"].contains(&&*l.name));
+        Some((above.map(|l| l.lookups).sum(), levels().map(|l| l.lookups).sum()))
+    }
+
     fn says(&self) -> serde_json::Value {
         let stats = self.db.stats();
         let levels: Vec<_> = stats.subtables.iter().flat_map(|t| &t.levels).collect();

@@ -50,6 +50,15 @@ pub(super) enum Of {
     Misses,
     /// 99th percentile of latency in the worst second, in microseconds.
     WorstTail,
+    /// Lookups that the two uppermost levels on disk answered, of all that any did, in percent: in the first whole second of the last
+    /// quarter of a run, ...
+    AboveAtFirst,
+    /// ... and in the last whole second.
+    AboveAtLast,
+}
+
+fn above(row: &Row, second: usize) -> Option<f64> {
+    Some(1e2 * row.series.get(second)?.above?)
 }
 
 impl Of {
@@ -74,6 +83,8 @@ impl Of {
                 Some(1e3 * misses as f64 / row.ops as f64)
             }
             Of::WorstTail => row.series.iter().map(|s| s.p99_us).reduce(f64::max),
+            Of::AboveAtFirst => above(row, row.series.len() * 3 / 4),
+            Of::AboveAtLast => above(row, row.series.len().saturating_sub(2)),
         }
     }
 
@@ -83,7 +94,8 @@ impl Of {
     }
 
     fn more_is_better(self) -> bool {
-        matches!(self, Of::Speed | Of::SlowSecond | Of::SlowestSecond | Of::DeviceReads)
+        use Of::{AboveAtFirst, AboveAtLast, DeviceReads, SlowSecond, SlowestSecond, Speed};
+        matches!(self, Speed | SlowSecond | SlowestSecond | DeviceReads | AboveAtFirst | AboveAtLast)
     }
 
     /// What is measured, and its unit.
@@ -106,6 +118,8 @@ impl Of {
             Of::Retries => ("retries", "per operation"),
             Of::Misses => ("blocks not cached", "per 1000"),
             Of::WorstTail => ("p99 of the worst second", "us"),
+            Of::AboveAtFirst => ("found in L0 or L1 when the first stretch is back", "%"),
+            Of::AboveAtLast => ("found in L0 or L1 at the end", "%"),
         }
     }
 }

@@ -46,6 +46,11 @@ pub(super) const ALL: &[Figure] = &[
         parts: warm,
     },
     Figure {
+        name: "heat",
+        about: "where reads of a stretch of keys are answered that moves, and comes back",
+        parts: heat,
+    },
+    Figure {
         name: "counters",
         about: "instructions and atomic operations, and what cached reads write; wants valgrind",
         parts: counters,
@@ -309,6 +314,17 @@ fn warm() -> Vec<Part> {
     });
     let command = "--workload readwhilecompacting --threads 1 --engine terrane,terrane-cold,rocksdb --records 5000000 \
                    --cache-mib 128 --memtable-mib 64 --direct --ops 1000000000 --seconds 30";
+    vec![Part::Rows { command: command.to_owned(), claims: claims.collect() }]
+}
+
+fn heat() -> Vec<Part> {
+    let of =
+        |whose, of| Claim { whose, against: THEIRS, workload: W::Readmoving, threads: 1, of, bound: None };
+    let claims = [OURS, THEIRS].into_iter().flat_map(|whose| {
+        [Of::AboveAtFirst, Of::AboveAtLast, Of::Misses, Of::Tail].map(|what| of(whose, what))
+    });
+    let command = "--workload readmoving --threads 1 --engine terrane,rocksdb --records 5000000 --cache-mib 64 \
+                   --memtable-mib 16 --direct --ops 1000000000 --seconds 60";
     vec![Part::Rows { command: command.to_owned(), claims: claims.collect() }]
 }
 

@@ -10,9 +10,14 @@ use crate::workload::{Lane, Workload, txn, ycsb};
 const SEEK_RECORDS: u64 = 10;
 /// The stretch of keys that [`Workload::Readwhilecompacting`] reads is one of so many.
 const HOT_PART: u64 = 8;
-/// How long it reads before that is merged.
+/// The stretch of keys that [`Workload::Readmoving`] reads is one of so many.
+const MOVING_PART: u64 = 32;
+/// Records that are overwritten beside it in one go, and how long there is a pause then.
+const WRITTEN_AT_ONCE: u64 = 200;
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long [`Workload::Readwhilecompacting`] reads before it merges.
 const WARM_UP: Duration = Duration::from_secs(6);
-/// One record in so many is overwritten beside it.
+/// One record in so many is overwritten before that.
 const OVERWRITTEN: u64 = 20;
 /// Keys of a call of a multiget.
 const KEYS_AT_ONCE: u64 = 64;
@@ -32,6 +37,7 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
         Workload::CommitMixed => overwrite(lane, thread.is_multiple_of(2)),
         Workload::Readrandom | Workload::Readwhilewriting => read(lane, any_key),
         Workload::Readwhilecompacting => read(lane, hot_key),
+        Workload::Readmoving => read_moving(lane),
         Workload::Readown => read(lane, |lane| own_key(lane, thread)),
         Workload::Multiget => read_many(lane),
         Workload::Readmissing => read_missing(lane),
@@ -81,6 +87,38 @@ fn hot_key(lane: &mut Lane<'_>) -> u64 {
     let record = records / 3 + lane.random.below((records / HOT_PART).max(1));
     lane.course.data.key(record, &mut lane.key);
     record
+}
+
+/// Reads mostly of one stretch of keys, which is another one from quarter to quarter of the time.
+fn read_moving(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    let Some(seconds) = lane.course.plan.seconds else {
+        return Err("readmoving wants --seconds: what is read changes with the time".into());
+    };
+    read(lane, |lane| {
+        // The first stretch comes back in the last quarter.
+        const STRETCHES: [u64; 4] = [5, 21, 12, 5];
+        let (records, now) = (lane.course.settings.records, lane.recorder.elapsed().as_secs_f64());
+        if lane.random.below(100) == 0 {
+            return any_key(lane);
+        }
+        let quarter = (now / seconds * STRETCHES.len() as f64) as usize;
+        let stretch = STRETCHES[quarter.min(STRETCHES.len() - 1)];
+        let len = (records / MOVING_PART).max(1);
+        let record = (stretch * len + lane.random.below(len)).min(records - 1);
+        lane.course.data.key(record, &mut lane.key);
+        record
+    })
+}
+
+/// Overwrites records anywhere, at a pace that leaves the readers most of the machine, so that there is something to merge.
+pub(super) fn write_some_beside(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    while !lane.course.over.load(Ordering::Relaxed) {
+        for _ in 0..WRITTEN_AT_ONCE {
+            put(lane, false)?;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 /// Overwrites one record in [`OVERWRITTEN`], anywhere, so that there is something to merge everywhere; then has all merged. Until then the readers are alone.

@@ -46,6 +46,9 @@ pub(crate) enum Workload {
     /// Keys of one stretch in eight, and one in a hundred elsewhere, while one more thread overwrites one record in twenty and then
     /// merges everything
     Readwhilecompacting,
+    /// Keys of one stretch in 32, and one in a hundred elsewhere, while one more thread overwrites some; the stretch is another one from
+    /// quarter to quarter of the time, and in the last it is the first again
+    Readmoving,
     /// Deletes keys taken at random
     Deleterandom,
     /// Half reads, half updates
@@ -105,6 +108,11 @@ impl Workload {
         matches!(self, Workload::ReopenKilled | Workload::ReopenClosed)
     }
 
+    /// Whether it is about what happens from second to second.
+    fn by_second(self) -> bool {
+        matches!(self, Workload::Readwhilecompacting | Workload::Readmoving)
+    }
+
     /// Whether its operations are transactions, or go on beside some.
     pub(crate) fn transacts(self) -> bool {
         use Workload as W;
@@ -127,6 +135,7 @@ impl Workload {
             Workload::Readrandom
             | Workload::Readown
             | Workload::Readwhilecompacting
+            | Workload::Readmoving
             | Workload::Multiget
             | Workload::Readmissing
             | Workload::Seekrandom
@@ -334,19 +343,19 @@ pub(crate) fn run(
     let total = plan.ops.unwrap_or(plan.workload.default_ops(settings.records));
     let total = if plan.workload.start() == Start::Empty { total.min(settings.records) } else { total };
     let over = Arc::new(Barrier::new(usize::try_from(threads)?));
-    let (recorders, misses) = std::thread::scope(|scope| {
+    let (recorders, looks) = std::thread::scope(|scope| {
         let course = &course;
         let beside = match plan.workload {
             Workload::Readwhilewriting => {
                 Some(each::write_beside as fn(&mut Lane<'_>) -> Result<(), Failure>)
             }
             Workload::Readwhilecompacting => Some(each::compact_beside as _),
+            Workload::Readmoving => Some(each::write_some_beside as _),
             _ => None,
         };
         let company =
             beside.map(|beside| scope.spawn(move || beside(&mut lane(engine, course, plan.threads, 0, 0)?)));
-        let misses = (plan.workload == Workload::Readwhilecompacting)
-            .then(|| scope.spawn(move || count_misses(course)));
+        let looks = plan.workload.by_second().then(|| scope.spawn(move || look_by_second(course)));
         let threads: Vec<_> = (0..threads)
             .map(|t| {
                 let first = total * t / threads;
@@ -365,8 +374,8 @@ pub(crate) fn run(
         if let Some(c) = company {
             joined(c)?;
         }
-        let misses = misses.map_or(Ok(Vec::new()), joined)?;
-        Ok::<_, Failure>((done.into_iter().collect::<Result<Vec<_>, Failure>>()?, misses))
+        let looks = looks.map_or(Ok(Vec::new()), joined)?;
+        Ok::<_, Failure>((done.into_iter().collect::<Result<Vec<_>, Failure>>()?, looks))
     })?;
     let mut all = Recorder::new(began)?;
     for (t, r) in recorders.iter().enumerate() {
@@ -376,21 +385,33 @@ pub(crate) fn run(
         }
     }
     let mut result = all.result();
-    for (second, misses) in result.series.iter_mut().zip(misses) {
-        second.misses = Some(misses);
+    for (second, look) in result.series.iter_mut().zip(looks) {
+        (second.misses, second.above) = (look.misses, look.above);
     }
     Ok(result)
 }
 
-/// What the cache lacks, second by second, until the readers are done.
-fn count_misses(course: &Course<'_>) -> Result<Vec<u64>, Failure> {
+/// What an engine says of one second.
+struct Look {
+    misses: Option<u64>,
+    above: Option<f64>,
+}
+
+/// Asks the engine second by second, until the readers are done.
+fn look_by_second(course: &Course<'_>) -> Result<Vec<Look>, Failure> {
+    let look = || (course.engine.cache_misses(), course.engine.lookups_above());
     let mut seconds = Vec::new();
-    let Some(mut before) = course.engine.cache_misses() else { return Ok(seconds) };
+    let mut before = look();
     while !course.over.load(std::sync::atomic::Ordering::Relaxed) {
         let next = course.began + Duration::from_secs(seconds.len() as u64 + 1);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        let now = course.engine.cache_misses().unwrap_or(before);
-        seconds.push(now - before);
+        let now = look();
+        let misses = now.0.zip(before.0).map(|(now, before)| now - before);
+        let above = now.1.zip(before.1).and_then(|(now, before)| {
+            let (above, all) = (now.0 - before.0, now.1 - before.1);
+            (all > 0).then(|| above as f64 / all as f64)
+        });
+        seconds.push(Look { misses, above });
         before = now;
     }
     Ok(seconds)
@@ -418,7 +439,7 @@ fn lane<'a>(
     ops: u64,
 ) -> Result<Lane<'a>, Failure> {
     let mut recorder = Recorder::new(course.began)?;
-    if course.plan.workload == Workload::Readwhilecompacting {
+    if course.plan.workload.by_second() {
         recorder = recorder.second_by_second();
     }
     let seed = course.plan.round << 32 | thread << 8 | course.plan.workload as u64;

@@ -31,7 +31,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
                 .map(|l| {
                     json!({
                         "name": l.name, "runs": l.runs, "extents": l.extents, "bytes": l.bytes,
-                        "raw_bytes": l.raw_bytes, "rows": l.rows, "deletes": l.deletes,
+                        "raw_bytes": l.raw_bytes, "rows": l.rows, "deletes": l.deletes, "lookups": l.lookups,
                     })
                 })
                 .collect();

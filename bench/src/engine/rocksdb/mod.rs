@@ -190,6 +190,12 @@ impl Engine for RocksDb {
         Some(self.options.get_ticker_count(Ticker::BlockCacheMiss))
     }
 
+    fn lookups_above(&self) -> Option<(u64, u64)> {
+        let of = |ticker| self.options.get_ticker_count(ticker);
+        let above = of(Ticker::GetHitL0) + of(Ticker::GetHitL1);
+        Some((above, above + of(Ticker::GetHitL2AndUp)))
+    }
+
     fn says(&self) -> serde_json::Value {
         says(&self.options, self.reads_direct, |property| self.number(property))
     }

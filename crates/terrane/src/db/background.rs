@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use terrane_base::{Error, ErrorKind, Lsn, Result};
+use terrane_cache::HeatSampler;
 use terrane_media::Pool;
 
 use crate::compact::busy::Held;
@@ -197,19 +198,23 @@ impl Engine {
         let more: u64 = samples.iter().map(|(_, n)| u64::from(*n)).sum();
         let before = self.heat_samples.fetch_add(more, Ordering::Relaxed);
         let halve = before / HEAT_HALVES < (before + more) / HEAT_HALVES;
+        let tables = self.tables.load();
         let mut extents = HashMap::new();
-        for table in self.tables.load().all() {
-            for part in table.state().version.runs().flat_map(|(_, run)| run.refs()) {
-                if halve {
-                    let heat = part.extent.heat.load(Ordering::Relaxed);
-                    part.extent.heat.store(heat / 2, Ordering::Relaxed);
+        for table in tables.all() {
+            for (level, run) in table.state().version.runs() {
+                for part in run.refs() {
+                    if halve {
+                        let heat = part.extent.heat.load(Ordering::Relaxed);
+                        part.extent.heat.store(heat / 2, Ordering::Relaxed);
+                    }
+                    extents.insert(part.extent.meta.id.0, (part.extent.clone(), table, level));
                 }
-                extents.insert(part.extent.meta.id.0, part.extent.clone());
             }
         }
         for (id, n) in samples {
-            if let Some(e) = extents.get(&id) {
-                e.heat.fetch_add(n, Ordering::Relaxed);
+            if let Some((extent, table, level)) = extents.get(&id) {
+                extent.heat.fetch_add(n, Ordering::Relaxed);
+                table.answered(*level, u64::from(n) * u64::from(HeatSampler::STRIDE));
             }
         }
     }

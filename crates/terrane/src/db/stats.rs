@@ -40,6 +40,9 @@ pub struct LevelStats {
     pub rows: u64,
     /// Deletions.
     pub deletes: u64,
+    /// Lookups that this level has answered since the database was opened: an estimate, from one in thirty-two, counted now and then.
+    /// Of L7 and the levels below it, L7 has all.
+    pub lookups: u64,
 }
 
 /// One subtable.
@@ -169,7 +172,8 @@ impl Engine {
             for (i, run) in state.version.levels.iter().enumerate() {
                 levels.push(level(format!("L{}", i + 1), std::slice::from_ref(run)));
             }
-            levels.retain(|l| l.extents > 0);
+            (0..).zip(&mut levels).for_each(|(at, level)| level.lookups = t.lookups(at));
+            levels.retain(|l| l.extents > 0 || l.lookups > 0);
             subtables.push(SubtableStats {
                 name: t.name.to_string(),
                 memtables: state.memtables.len(),

@@ -56,6 +56,9 @@ impl Super {
     }
 }
 
+/// Levels whose lookups are counted apart: as many as there are, mostly.
+const COUNTED_LEVELS: usize = 8;
+
 /// A subtable.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -86,6 +89,8 @@ pub(crate) struct Table {
     pub(crate) deletions_met: Mutex<Clearing>,
     /// Why its background work stands still, if it does.
     pub(crate) trouble: Trouble,
+    /// Lookups that were answered by each level, as far as they were sampled. The last counts for those below too.
+    lookups: [AtomicU64; COUNTED_LEVELS],
     /// When a compaction of it was last chosen, in calls of the scheduler.
     pub(crate) served: AtomicU64,
     /// Bytes of the memtables that were written out lately, smoothed.
@@ -125,6 +130,7 @@ impl Table {
             cursors: Mutex::default(),
             deletions_met: Mutex::default(),
             trouble: Trouble::default(),
+            lookups: Default::default(),
             served: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
             passes: Mutex::default(),
@@ -230,6 +236,16 @@ impl Table {
             let from = state.memtables.iter().position(|m| Arc::ptr_eq(m, old)).unwrap_or(0);
             (state.memtables[from..].to_vec(), state.version.clone())
         });
+    }
+
+    /// Counts lookups that `level` has answered.
+    pub(crate) fn answered(&self, level: u8, lookups: u64) {
+        self.lookups[usize::from(level).min(COUNTED_LEVELS - 1)].fetch_add(lookups, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub(crate) fn lookups(&self, level: u8) -> u64 {
+        self.lookups.get(usize::from(level)).map_or(0, |n| n.load(Ordering::Relaxed))
     }
 
     fn l0_is_full(&self) -> bool {

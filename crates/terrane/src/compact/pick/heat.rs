@@ -97,6 +97,12 @@ mod tests {
         (first + HOT / 4..first + HOT / 4 * 3).filter(|n| l2.find(&key(*n)).is_some()).count()
     }
 
+    fn lookups(db: &Db, level: &str) -> u64 {
+        let stats = db.stats();
+        let levels = stats.subtables.iter().flat_map(|t| &t.levels);
+        levels.filter(|l| l.name == level).map(|l| l.lookups).sum()
+    }
+
     #[test]
     fn what_heats_up_comes_up_stays_and_sinks_when_it_cools_down() {
         let tuning = Tuning {
@@ -120,6 +126,7 @@ mod tests {
         // The last one was hot at first, and has cooled down since.
         for first in FIRSTS {
             assert!(below(&table, first) > REST, "{first}: it is below while nobody reads it");
+            let before = ["L1", "L2"].map(|level| lookups(&db, level));
             // What was hot before has to be forgotten first.
             let comes_up = (0..20).any(|_| {
                 read(&table, first, 100, &versions);
@@ -143,6 +150,8 @@ mod tests {
             }
             let left = below(&table, first);
             assert!(left <= REST, "{first}: {left} keys below again");
+            let since = [0, 1].map(|i| lookups(&db, ["L1", "L2"][i]) - before[i]);
+            assert!(since.iter().all(|n| *n > 0), "{first}: read in L2 first, then in L1: {since:?}");
         }
         assert!(db.check(|_| true).unwrap().is_clean());
         for n in 0..RECORDS {
