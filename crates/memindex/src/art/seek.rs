@@ -157,7 +157,7 @@ impl Art {
             if let Some((byte, child)) = next {
                 stop.place = usize::from(byte) + 1;
                 if child.is_leaf() {
-                    self.prefetch_after(node, stop.place, way);
+                    self.prefetch_after(path, way, false);
                     return Some(child);
                 }
                 return Some(self.descend(path, child, way));
@@ -188,20 +188,62 @@ impl Art {
             };
             path.push(word, node, place);
             if child.is_leaf() {
-                self.prefetch_after(node, place, way);
+                self.prefetch_after(path, way, true);
             }
             word = child;
         }
     }
 
-    /// Loads ahead what the next step from `place` will need.
-    fn prefetch_after(&self, node: NodeRef<'_>, place: usize, way: Way) {
-        let next = match way {
-            Way::Up => node.at_or_after(place),
-            Way::Down => node.before(place.saturating_sub(1)),
+    /// Loads ahead what the steps after the leaf that `path` leads to will need: the next leaf and, for the last leaf of a node, the first
+    /// one of the node beside. That node itself comes near when this one is `entered`. Stops of an earlier pin may be other nodes by now
+    /// (of the same kind, see [`crate::art::pool`]): then something else is asked for.
+    fn prefetch_after(&self, path: &Path, way: Way, entered: bool) {
+        let (stop, above) = match &path.stops[..] {
+            [.., above, stop] => (stop, Some(above)),
+            [stop] => (stop, None),
+            [] => return,
         };
-        if let Some((_, word)) = next {
-            word.prefetch();
+        let next = self.beside(stop, way);
+        if let Some(word) = next {
+            self.prefetch_word(word);
+        }
+        if next.is_some() && !entered {
+            return;
+        }
+        let Some(word) = above.and_then(|above| self.beside(above, way)) else { return };
+        if entered || word.is_leaf() {
+            self.prefetch_word(word);
+        } else if let Some(first) = self.first_below(word, way) {
+            self.prefetch_word(first);
+        }
+    }
+
+    /// What hangs behind a stop's place.
+    fn beside(&self, stop: &Stop, way: Way) -> Option<Word> {
+        let node = self.node(stop.node);
+        let beside = match way {
+            Way::Up => node.at_or_after(stop.place),
+            Way::Down => node.before(stop.place.saturating_sub(1)),
+        };
+        beside.map(|(_, word)| word)
+    }
+
+    /// What the way through a node begins with.
+    fn first_below(&self, word: Word, way: Way) -> Option<Word> {
+        let node = self.node(word);
+        let here = Some(node.header().here()).filter(|here| way == Way::Up && !here.is_empty());
+        let child = || match way {
+            Way::Up => node.at_or_after(0),
+            Way::Down => node.before(256),
+        };
+        here.or_else(|| child().map(|(_, word)| word))
+    }
+
+    fn prefetch_word(&self, word: Word) {
+        if word.is_leaf() {
+            word.prefetch_record();
+        } else {
+            self.node(word).prefetch(None);
         }
     }
 }

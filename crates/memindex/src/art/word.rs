@@ -134,12 +134,22 @@ impl Word {
         prefetch(self.0 & RECORD_ADDRESS & !(LINE - 1));
     }
 
+    /// As [`Word::prefetch`], of as many lines as most records have.
+    #[inline]
+    pub(crate) fn prefetch_record(self) {
+        let first = self.0 & RECORD_ADDRESS & !(LINE - 1);
+        (0..RECORD_LINES).for_each(|n| prefetch(first + n * LINE));
+    }
+
     /// As [`Word::prefetch`], of the line behind, where what it points at may go on.
     #[inline]
     pub(crate) fn prefetch_next(self) {
         prefetch((self.0 & RECORD_ADDRESS & !(LINE - 1)) + LINE);
     }
 }
+
+/// Lines that are asked for of a record whose size is not known yet.
+const RECORD_LINES: u64 = 3;
 
 /// Bytes of a line of the processor's cache.
 pub(crate) const LINE: u64 = 64;
