@@ -2,7 +2,7 @@
 
 use terrane_base::{MAX_SEQ, Seq};
 
-use crate::art::{Path, Way, Word};
+use crate::art::{self, Path, Way, Word};
 use crate::index::{MemIndex, Structure};
 use crate::record::{Record, RecordPtr};
 
@@ -69,6 +69,19 @@ impl Cursor {
             Structure::Art(art) => Leaf(art.seek(&mut self.path, key, Way::Up)),
             Structure::Skiplist(list) => list.at_or_after(key).into(),
         };
+    }
+
+    /// [`Cursor::seek`] in steps, for whoever has something else to do between them: each asks the processor for what the next one looks
+    /// at. In a skiplist there is none. The cursor is not valid until the end.
+    #[inline]
+    pub fn seek_in_steps<'a>(&'a mut self, index: &'a MemIndex, key: &'a [u8]) -> Seeking<'a> {
+        self.owner = index.id();
+        self.clear();
+        let tree = match index.structure() {
+            Structure::Art(art) => Some(art::Seeking::new(art, &mut self.path)),
+            Structure::Skiplist(_) => None,
+        };
+        Seeking { index, key, cursor: self, tree }
     }
 
     /// Goes to the last key at or before `key`.
@@ -150,6 +163,33 @@ impl Cursor {
     #[inline]
     fn leaf_in(&self, index: &MemIndex) -> Word {
         if self.owner == index.id() { self.leaf.0 } else { Word::EMPTY }
+    }
+}
+
+/// A seek under way; see [`Cursor::seek_in_steps`]. It stays with its thread, and what the index replaces meanwhile is used again only
+/// after it has ended: it should not last.
+pub struct Seeking<'a> {
+    index: &'a MemIndex,
+    key: &'a [u8],
+    cursor: &'a mut Cursor,
+    /// None in a skiplist.
+    tree: Option<art::Seeking<'a>>,
+}
+
+impl Seeking<'_> {
+    /// Takes a step. Whether it is worth giving what that has asked for the time to come near.
+    #[inline]
+    pub fn step(&mut self) -> bool {
+        self.tree.as_mut().is_some_and(|tree| tree.step(&mut self.cursor.path, self.key))
+    }
+
+    /// Has the cursor where it was to go, whatever steps were taken.
+    #[inline]
+    pub fn finish(self) {
+        match self.tree {
+            Some(tree) => self.cursor.leaf = Leaf(tree.finish(&mut self.cursor.path, self.key)),
+            None => self.cursor.seek(self.index, self.key),
+        }
     }
 }
 

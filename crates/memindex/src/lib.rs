@@ -11,6 +11,6 @@ mod memory;
 mod record;
 mod skiplist;
 
-pub use cursor::{Cursor, IndexCursor, Versions};
+pub use cursor::{Cursor, IndexCursor, Seeking, Versions};
 pub use index::{IndexKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, MemIndex, Search};
 pub use record::{Record, RecordArena, RecordPtr};

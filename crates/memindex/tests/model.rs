@@ -1,7 +1,7 @@
 //! Both structures against a `BTreeMap`: single-threaded histories of inserts, reads and cursor moves.
 #![cfg(not(loom))]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use proptest::prelude::*;
@@ -16,7 +16,8 @@ type Model = BTreeMap<Vec<u8>, BTreeMap<Seq, Vec<u8>>>;
 enum Op {
     Insert(Vec<u8>, Seq),
     Get(Index, Seq),
-    Seek(Vec<u8>),
+    /// In so many steps before the rest, if any.
+    Seek(Vec<u8>, Option<usize>),
     SeekForPrev(Vec<u8>),
     First,
     Last,
@@ -42,7 +43,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         12 => (key(), seq.clone()).prop_map(|(k, s)| Op::Insert(k, s)),
         3 => (any::<Index>(), seq).prop_map(|(k, s)| Op::Get(k, s)),
-        1 => key().prop_map(Op::Seek),
+        2 => (key(), prop::option::of(0..9usize)).prop_map(|(k, steps)| Op::Seek(k, steps)),
         1 => key().prop_map(Op::SeekForPrev),
         1 => Just(Op::First),
         1 => Just(Op::Last),
@@ -101,8 +102,15 @@ fn run(kind: IndexKind, ops: &[Op]) {
                 continue;
             }
             Op::Get(..) => assert!(index.get(b"", MAX_SEQ).is_none()),
-            Op::Seek(key) => {
-                cursor.seek(&index, key);
+            Op::Seek(key, steps) => {
+                match steps {
+                    None => cursor.seek(&index, key),
+                    Some(steps) => {
+                        let mut seek = cursor.seek_in_steps(&index, key);
+                        (0..*steps).for_each(|_| _ = seek.step());
+                        seek.finish();
+                    }
+                }
                 at = model.range(key.clone()..).next().map(|e| e.0.clone());
             }
             Op::SeekForPrev(key) => {
@@ -221,6 +229,61 @@ fn a_step_sees_nothing_twice_and_skips_nothing_old_while_keys_arrive_between_ste
             }
             assert_eq!(cursor.key(), &key[..]);
         }
+    }
+}
+
+/// Nodes outgrow one another and paths split under the seek, between any two of its steps.
+#[test]
+fn a_seek_in_steps_skips_nothing_old_while_keys_arrive_between_its_steps() {
+    for kind in [IndexKind::Art, IndexKind::Skiplist] {
+        let index = MemIndex::new(kind, MemoryBudget::new(0));
+        let mut keys: BTreeSet<Vec<u8>> =
+            (0..400u32).map(|i| (i * 10_737_418).to_be_bytes().to_vec()).collect();
+        keys.iter().for_each(|key| index.insert(key, 1, 1, b"").unwrap());
+        let mut cursor = Cursor::new();
+        for target in keys.clone() {
+            let target = &target[..3];
+            for after in 0..4u8 {
+                let old = keys.range(target.to_vec()..).next().cloned();
+                let mut seek = cursor.seek_in_steps(&index, target);
+                (0..after).for_each(|_| _ = seek.step());
+                // Beside what the seek has come to, at each depth of it.
+                for (cut, byte) in (0..=3).flat_map(|cut| (0..20u8).map(move |n| (cut, n * 13 + after))) {
+                    let new = [&target[..cut], &[byte]].concat();
+                    if keys.insert(new.clone()) {
+                        index.insert(&new, 1, 1, b"").unwrap();
+                    }
+                }
+                seek.finish();
+                let found = cursor.valid().then(|| cursor.key(&index).to_vec());
+                assert!(found.as_ref().is_none_or(|found| found[..] >= *target));
+                assert!(old.is_none() || found.is_some() && found <= old, "{found:?} {old:?} {target:?}");
+                // A step from there sees what has come meanwhile.
+                if let Some(found) = found {
+                    cursor.next(&index);
+                    let next = keys.range((Bound::Excluded(found), Bound::Unbounded)).next();
+                    assert_eq!(cursor.valid().then(|| cursor.key(&index)), next.map(Vec::as_slice));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_seek_that_is_given_up_leaves_the_cursor_nowhere() {
+    for kind in [IndexKind::Art, IndexKind::Skiplist] {
+        let index = MemIndex::new(kind, MemoryBudget::new(0));
+        (0..100u8).for_each(|n| index.insert(&[n, n], 1, 1, b"").unwrap());
+        let mut cursor = Cursor::new();
+        cursor.seek(&index, &[7]);
+        let mut seek = cursor.seek_in_steps(&index, &[50]);
+        seek.step();
+        drop(seek);
+        assert!(!cursor.valid());
+        cursor.next(&index);
+        assert!(!cursor.valid());
+        cursor.seek(&index, &[50]);
+        assert_eq!(cursor.key(&index), [50, 50]);
     }
 }
 

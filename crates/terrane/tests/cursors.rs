@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::{Rng, fresh, tiny, tiny_table};
+use support::{Rng, TUNING, fresh, tiny, tiny_table};
 use terrane::media::sim::SimMedia;
-use terrane::{Cursor, Db, Options, Range, ReadOptions, Subtable};
+use terrane::{Cursor, Db, Options, Range, ReadOptions, Subtable, Swizzling, Tuning};
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -35,7 +35,11 @@ fn fill(t: &Subtable, rows: &mut Rows, keys: impl Iterator<Item = u64>, round: u
 
 /// A subtable whose records lie in two levels, a run and a memtable.
 fn layered(seed: u64) -> (Arc<SimMedia>, Db, Subtable, Rows) {
-    let (media, db) = fresh(seed, &tiny()).unwrap();
+    layered_with(seed, &tiny())
+}
+
+fn layered_with(seed: u64, options: &Options) -> (Arc<SimMedia>, Db, Subtable, Rows) {
+    let (media, db) = fresh(seed, options).unwrap();
     let t = db.subtable("t0").unwrap();
     let mut rows = Rows::new();
     fill(&t, &mut rows, 0..1000, 0);
@@ -103,6 +107,47 @@ fn an_idle_cursor_keeps_no_memtable_and_no_space() {
     // A merge may leave a unit of space more or less, depending on when it ran.
     let used = db.stats().data_used;
     assert!(used <= alone.2 + (64 << 10), "nothing is left of them: {used}, {}", alone.2);
+}
+
+/// Its runs have a memtable and three runs of L0 above the levels: more sources than one, in each state that memory can be in: nothing,
+/// indexes alone, some blocks, all of them.
+#[test]
+fn a_seek_finds_the_same_whatever_memory_has() {
+    for (n, swizzling) in
+        [Swizzling::Nothing, Swizzling::Parents, Swizzling::Children].into_iter().enumerate()
+    {
+        for cache in [64 << 10, 3 << 20, 16 << 20] {
+            let tuning = Tuning { swizzling, compact: false, ..TUNING };
+            let options = tiny().tuning(tuning).cache_bytes(cache);
+            let (_media, _db, t, mut rows) = layered_with(n as u64, &options);
+            for round in 5..8 {
+                fill(&t, &mut rows, (round..1000).step_by(7), round);
+                t.flush().unwrap();
+            }
+            fill(&t, &mut rows, (9..1000).step_by(13), 9);
+            let mut rng = Rng(n as u64);
+            let mut left = t.cursor(ReadOptions::new()).unwrap();
+            for round in 0..2000 {
+                // Between two keys, on one, in front of all and behind all.
+                let mut target = key(rng.below(1020));
+                match rng.below(20) {
+                    0 => target.clear(),
+                    1..6 => target.push(b'x'),
+                    6..9 => target.truncate(6),
+                    _ => {}
+                }
+                if round % 3 == 0 {
+                    left = t.cursor(ReadOptions::new()).unwrap();
+                }
+                left.seek(&target).unwrap();
+                let mut want = rows.range(target..);
+                for _ in 0..rng.below(4) + 1 {
+                    shows(&left, want.next());
+                    left.next().unwrap();
+                }
+            }
+        }
+    }
 }
 
 #[test]

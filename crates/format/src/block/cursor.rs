@@ -10,7 +10,7 @@ use std::ops::Range;
 use terrane_base::{Error, Result, Seq};
 
 use super::Block;
-use super::lookup::LeafWalk;
+use super::lookup::{LeafProbe, LeafWalk, Probe};
 use super::view::{Record, bad};
 use crate::Kind;
 
@@ -71,9 +71,6 @@ struct Step {
     cut_start: usize,
 }
 
-/// Most leaves whose heads a seek announces; of more, it looks at few.
-const LEAVES_TOLD: u32 = 16;
-
 const NOWHERE: Place = Place { kind: Kind::Put, value: 0, next: 0 };
 
 impl Default for BlockCursor {
@@ -122,38 +119,20 @@ impl BlockCursor {
     /// # Errors
     /// Damaged bytes or a kind that this version does not know; so for all methods that move.
     pub fn seek(&mut self, block: Block<'_>, key: &[u8], seq: Seq) -> Result<()> {
-        self.seek_telling(block, key, seq, |_| ())
+        self.seek_probed(&Probe::new(block, key, seq).to_leaf()?)
     }
 
-    /// [`BlockCursor::seek`], which tells `soon` about bytes of the block that it is going to look at, for whoever can have
-    /// them brought near meanwhile. They need not lie within the block.
+    /// [`BlockCursor::seek`] from where a probe for the key and sequence has come to.
     ///
     /// # Errors
     /// As [`BlockCursor::seek`].
-    pub fn seek_telling(
-        &mut self,
-        block: Block<'_>,
-        key: &[u8],
-        seq: Seq,
-        soon: impl Fn(usize),
-    ) -> Result<()> {
+    pub fn seek_probed(&mut self, probe: &LeafProbe<'_, '_>) -> Result<()> {
+        let LeafProbe { block, key, seq, mut behind } = *probe;
         self.clear();
         if block.rows() == 0 {
             return Ok(());
         }
-        if block.leaves() <= LEAVES_TOLD && !block.has_nodes() {
-            (0..block.leaves())
-                .filter_map(|leaf| block.leaf_start(leaf).ok())
-                .for_each(|at| soon(at as usize));
-        }
-        let mut behind = block.leaves_before_own(key, seq, block.approach_leaf(key))?;
         let leaf = behind.saturating_sub(1);
-        let start = block.leaf_start(leaf)?;
-        let end = if leaf + 1 < block.leaves() { block.leaf_start(leaf + 1)? } else { block.records_end() };
-        // If its records are of one size, this is where they begin.
-        let size = end.saturating_sub(start) / block.leaf_records();
-        (1..block.leaf_records()).for_each(|n| soon((start + n * size) as usize));
-
         let mut walk = LeafWalk::new(block, leaf, key)?;
         let mut step = walk.next()?;
         if !walk.begins_as_all_do() {

@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use terrane_base::{Result, Seq};
 
 use super::view::{Approach, Record};
-use super::{Block, common_prefix};
+use super::{Block, BlockShape, common_prefix};
 use crate::Kind;
 
 /// The newest record of exactly `key` with a sequence of at most `seq`. Allocates nothing.
@@ -37,11 +37,11 @@ pub struct Probe<'a, 'k> {
 /// A [`Probe`] that knows the leaf to look into.
 #[derive(Clone, Debug)]
 pub struct LeafProbe<'a, 'k> {
-    block: Block<'a>,
-    key: &'k [u8],
-    seq: Seq,
-    /// Leaves that start before the key and sequence.
-    behind: u32,
+    pub(super) block: Block<'a>,
+    pub(super) key: &'k [u8],
+    pub(super) seq: Seq,
+    /// Leaves that start before the key and sequence, if the key begins as all of the block do; else any number.
+    pub(super) behind: u32,
 }
 
 impl<'a, 'k> Probe<'a, 'k> {
@@ -56,17 +56,21 @@ impl<'a, 'k> Probe<'a, 'k> {
     /// # Errors
     /// As for [`get`].
     #[inline]
-    pub fn to_leaf(self) -> Result<LeafProbe<'a, 'k>> {
-        let Probe { block, key, seq, approach } = self;
+    pub fn to_leaf(&self) -> Result<LeafProbe<'a, 'k>> {
+        let Probe { block, key, seq, ref approach } = *self;
         let behind = block.leaves_before_own(key, seq, approach)?;
-        if let Some(leaf) = behind.checked_sub(1) {
-            block.bring_near(leaf);
-        }
+        block.bring_near(behind.saturating_sub(1));
         Ok(LeafProbe { block, key, seq, behind })
     }
 }
 
 impl<'a> LeafProbe<'a, '_> {
+    /// What its block is like.
+    #[inline]
+    pub fn shape(&self) -> BlockShape {
+        self.block.shape()
+    }
+
     /// Looks into the leaf.
     ///
     /// # Errors
@@ -181,7 +185,7 @@ pub(crate) fn floor_position(
     block: Block<'_>,
     key: &[u8],
     seq: Seq,
-    approach: Approach,
+    approach: &Approach,
 ) -> Result<Option<(u32, bool)>> {
     if block.leaf_records() > 1 || !block.has_nodes() {
         return Ok(floor(block, key, seq)?.map(|f| (f.position, f.next.is_some())));

@@ -401,7 +401,7 @@ impl<'a> Block<'a> {
     /// How many leaves start before `(key, seq)`; with `inclusive`, at or before it.
     #[inline]
     pub(super) fn leaves_before(&self, key: &[u8], seq: Seq, inclusive: bool) -> Result<u32> {
-        let among = self.leaves_near(key, self.approach(key))?;
+        let among = self.leaves_near(key, &self.approach(key))?;
         self.leaves_before_among(among, key, seq, inclusive)
     }
 
@@ -426,7 +426,7 @@ impl<'a> Block<'a> {
     /// The second half: leaves among which those are that start with `key`, if any does: those in front of them start before it, those
     /// behind them behind it.
     #[inline]
-    pub(super) fn leaves_near(&self, key: &[u8], approach: Approach) -> Result<(u32, u32)> {
+    pub(super) fn leaves_near(&self, key: &[u8], approach: &Approach) -> Result<(u32, u32)> {
         let leaves = self.shape.leaves;
         if self.shape.nodes == 0 {
             return Ok((0, leaves));
@@ -441,7 +441,7 @@ impl<'a> Block<'a> {
     /// As [`Block::leaves_before`] for a key that begins as all of the block do, so for every one that is in it; for another one any
     /// number. Looks at no key where numbers differ.
     #[inline]
-    pub(super) fn leaves_before_own(&self, key: &[u8], seq: Seq, approach: Approach) -> Result<u32> {
+    pub(super) fn leaves_before_own(&self, key: &[u8], seq: Seq, approach: &Approach) -> Result<u32> {
         let among = match self.shape.nodes {
             0 => (0, self.shape.leaves),
             _ => self.bracket(approach),
@@ -482,7 +482,7 @@ impl<'a> Block<'a> {
     /// The leaves whose place the nodes leave open for a key that begins as all of the block do: those before are before it, those behind
     /// are behind it.
     #[inline]
-    fn bracket(&self, Approach { x, top, .. }: Approach) -> (u32, u32) {
+    fn bracket(&self, &Approach { x, top, .. }: &Approach) -> (u32, u32) {
         two_layer::bracket(self.nodes(), self.shape.leaves, x, top)
     }
 

@@ -92,7 +92,7 @@ impl<'a> Index<'a> {
     /// As [`Index::find`].
     #[inline]
     pub fn position(&self, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
-        self.position_from(self.approach(key), key, seq)
+        self.position_from(&self.approach(key), key, seq)
     }
 
     /// The first half of [`Index::position`]: asks the processor for what the second half looks at. For whoever has something else to do
@@ -109,11 +109,11 @@ impl<'a> Index<'a> {
     #[inline]
     pub fn position_from(
         &self,
-        approach: IndexApproach,
+        approach: &IndexApproach,
         key: &[u8],
         seq: Seq,
     ) -> Result<Option<(u32, bool)>> {
-        floor_position(self.block, key, seq, approach.0)
+        floor_position(self.block, key, seq, &approach.0)
     }
 
     /// All entries' blocks, in order.

@@ -48,8 +48,9 @@ impl<'a> Descent<'a> {
 }
 
 impl Art {
+    /// Asks the processor for what the way through a node begins with.
     #[inline]
-    fn prefetch(&self, place: Place, key: &[u8]) {
+    pub(super) fn prefetch(&self, place: Place, key: &[u8]) {
         // (A node that has to say itself how deep it is waits for its header.)
         let byte = place.depth().and_then(|depth| key.get(depth)).copied();
         self.node(place.word).prefetch(byte);

@@ -51,7 +51,7 @@ use word::Kind;
 
 pub(crate) use descent::Descent;
 pub(crate) use node::MAX_DEPTH;
-pub(crate) use seek::{Path, Way};
+pub(crate) use seek::{Path, Seeking, Way};
 pub(crate) use word::{Leaf, Word};
 
 /// What an insert did.

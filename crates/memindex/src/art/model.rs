@@ -13,7 +13,7 @@ use loom::sync::Arc;
 use loom::thread;
 use terrane_base::{MAX_SEQ, MemoryBudget, Seq};
 
-use crate::art::{Art, Inserted, Path, Way};
+use crate::art::{Art, Inserted, Path, Seeking, Way};
 use crate::record::RecordArena;
 
 struct Tree {
@@ -153,6 +153,27 @@ fn a_step_from_an_old_path_skips_nothing_while_the_node_is_outgrown() {
             assert!(key == b"a3" || key == b"a4" && !settled);
         });
         tree.insert(b"a3", 2);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn a_seek_in_steps_skips_nothing_while_the_node_it_is_in_is_outgrown() {
+    explore(|| {
+        let tree = Tree::with(&[b"a0", b"a1", b"a3", b"a4"]);
+        let reader = spawn(&tree, |tree| {
+            let settled = tree.seq(b"a2", 2).is_some();
+            let mut path = Path::default();
+            let mut seek = Seeking::new(&tree.art, &mut path);
+            while seek.step(&mut path, b"a2") {}
+            let leaf = seek.finish(&mut path, b"a2");
+            let key = tree.art.key(leaf).unwrap();
+            assert!(key == b"a2" || key == b"a3" && !settled);
+            let leaf = tree.art.step(&mut path, leaf, Way::Up);
+            let next = tree.art.key(leaf).unwrap();
+            assert_eq!(next, if key == b"a2" { b"a3" } else { b"a4" });
+        });
+        tree.insert(b"a2", 2);
         reader.join().unwrap();
     });
 }

@@ -9,7 +9,8 @@ use std::cmp::Ordering as Order;
 
 use crate::art::lock::VersionLock;
 use crate::art::node::NodeRef;
-use crate::art::{Art, Word};
+use crate::art::reclaim::Guard;
+use crate::art::{Art, Place, Word};
 
 /// Which way to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +35,56 @@ pub(crate) struct Path {
     stops: Vec<Stop>,
     /// The first so many stops were noted under an earlier pin.
     unchecked: usize,
+}
+
+/// Where a seek has come.
+#[derive(Clone, Copy, Debug)]
+enum SeekPlace {
+    /// To a node that so many bytes of the key lead to.
+    Node(Word, usize),
+    /// To what hangs below a node at the key's next byte; so many bytes lead there at least.
+    Child(Word, usize),
+    /// To a leaf, or the end.
+    There(Word),
+}
+
+/// [`Art::seek`] upwards in steps, each of which asks the processor for what the next one looks at. Keeps its thread pinned.
+pub(crate) struct Seeking<'a> {
+    art: &'a Art,
+    _guard: Guard<'a>,
+    at: SeekPlace,
+}
+
+impl<'a> Seeking<'a> {
+    pub(crate) fn new(art: &'a Art, path: &mut Path) -> Self {
+        path.clear();
+        Seeking { art, _guard: art.domain.pin(), at: SeekPlace::Node(art.root, 0) }
+    }
+
+    /// Goes a node further; whether there is more to come before all is near that the leaf's readers look at first. Path and
+    /// key are those of the steps before.
+    #[inline]
+    pub(crate) fn step(&mut self, path: &mut Path, key: &[u8]) -> bool {
+        let before = self.at;
+        if let SeekPlace::There(_) = before {
+            return false;
+        }
+        self.at = self.art.seek_on(path, key, Way::Up, before);
+        if let SeekPlace::Node(..) = self.at {
+            self.at = self.art.seek_on(path, key, Way::Up, self.at);
+        }
+        match (before, self.at) {
+            // That leaf was asked for already.
+            (SeekPlace::Child(child, _), SeekPlace::There(leaf)) if leaf == child => false,
+            _ => self.art.announce(path, self.at, key),
+        }
+    }
+
+    /// Takes what steps are left.
+    #[inline]
+    pub(crate) fn finish(self, path: &mut Path, key: &[u8]) -> Word {
+        self.art.seek_there(path, key, Way::Up, self.at)
+    }
 }
 
 impl Path {
@@ -86,48 +137,72 @@ impl Art {
 
     fn seek_pinned(&self, path: &mut Path, key: &[u8], way: Way) -> Word {
         path.clear();
-        let mut word = self.root;
-        let mut depth = 0;
+        self.seek_there(path, key, way, SeekPlace::Node(self.root, 0))
+    }
+
+    /// Goes on with a seek to its end.
+    fn seek_there(&self, path: &mut Path, key: &[u8], way: Way, mut at: SeekPlace) -> Word {
         loop {
-            let node = self.node(word);
-            let Some(&byte) = key.get(depth) else {
-                let here = node.header().here();
-                return match way {
-                    Way::Up => self.descend(path, word, Way::Up),
-                    Way::Down if here.is_empty() => self.advance_checked(path, Way::Down),
-                    Way::Down => {
-                        path.push(word, node, 0);
-                        here
-                    }
-                };
-            };
-            path.push(word, node, usize::from(byte) + 1);
-            let child = node.find(byte);
-            let below = depth + 1;
-            let order = if child.is_empty() {
-                return self.advance_checked(path, way);
-            } else if let Some(other) = self.leaf_key(child) {
-                match other.cmp(key) {
-                    Order::Equal => return child,
-                    order => order,
-                }
-            } else {
-                let header = self.node(child).header();
-                // SAFETY: the node was reached from the root by a pinned thread, and `self` outlives the call.
-                let (same, order) = unsafe { header.compare_path(key, below) };
-                if order == Order::Equal {
-                    word = child;
-                    depth = below + same;
-                    continue;
-                }
-                order
-            };
-            // All below the child is on one side of the key.
-            return match (order, way) {
-                (Order::Less, Way::Up) | (Order::Greater, Way::Down) => self.advance_checked(path, way),
-                _ => self.descend(path, child, way),
-            };
+            match self.seek_on(path, key, way, at) {
+                SeekPlace::There(leaf) => return leaf,
+                next => at = next,
+            }
         }
+    }
+
+    /// One step of a seek from a node, or to what was found there.
+    #[inline]
+    fn seek_on(&self, path: &mut Path, key: &[u8], way: Way, at: SeekPlace) -> SeekPlace {
+        match at {
+            SeekPlace::Node(word, depth) => self.seek_from(path, key, way, (word, depth)),
+            SeekPlace::Child(child, below) => self.seek_to(path, key, way, (child, below)),
+            SeekPlace::There(_) => at,
+        }
+    }
+
+    #[inline]
+    fn seek_from(&self, path: &mut Path, key: &[u8], way: Way, (word, depth): (Word, usize)) -> SeekPlace {
+        let node = self.node(word);
+        let Some(&byte) = key.get(depth) else {
+            let here = node.header().here();
+            return SeekPlace::There(match way {
+                Way::Up => self.descend(path, word, Way::Up),
+                Way::Down if here.is_empty() => self.advance_checked(path, Way::Down),
+                Way::Down => {
+                    path.push(word, node, 0);
+                    here
+                }
+            });
+        };
+        path.push(word, node, usize::from(byte) + 1);
+        let child = node.find(byte);
+        match child.is_empty() {
+            true => SeekPlace::There(self.advance_checked(path, way)),
+            false => SeekPlace::Child(child, depth + 1),
+        }
+    }
+
+    #[inline]
+    fn seek_to(&self, path: &mut Path, key: &[u8], way: Way, (child, below): (Word, usize)) -> SeekPlace {
+        let order = if let Some(other) = self.leaf_key(child) {
+            match other.cmp(key) {
+                Order::Equal => return SeekPlace::There(child),
+                order => order,
+            }
+        } else {
+            let header = self.node(child).header();
+            // SAFETY: the node was reached from the root by a pinned thread, and `self` outlives the call.
+            let (same, order) = unsafe { header.compare_path(key, below) };
+            if order == Order::Equal {
+                return SeekPlace::Node(child, below + same);
+            }
+            order
+        };
+        // All below the child is on one side of the key.
+        SeekPlace::There(match (order, way) {
+            (Order::Less, Way::Up) | (Order::Greater, Way::Down) => self.advance_checked(path, way),
+            _ => self.descend(path, child, way),
+        })
     }
 
     /// [`Art::advance`] over stops of this pin, which need no check.
@@ -192,6 +267,25 @@ impl Art {
             }
             word = child;
         }
+    }
+
+    /// Asks the processor for what a seek upwards looks at next, if there is anything.
+    #[inline]
+    fn announce(&self, path: &Path, at: SeekPlace, key: &[u8]) -> bool {
+        match at {
+            SeekPlace::Child(child, _) if child.is_leaf() => {
+                child.prefetch_record();
+                if let Some((stop, byte)) = path.stops.last().and_then(|s| Some((s, s.place.checked_sub(1)?)))
+                {
+                    self.node(stop.node).prefetch_steps(byte as u8);
+                }
+            }
+            SeekPlace::Child(word, start) => self.prefetch(Place { word, start }, key),
+            // (Whoever has found it has asked for what lies behind it.)
+            SeekPlace::There(leaf) if !leaf.is_empty() => leaf.prefetch_record(),
+            SeekPlace::There(_) | SeekPlace::Node(..) => return false,
+        }
+        true
     }
 
     /// Loads ahead what the steps after the leaf that `path` leads to will need: the next leaf and, for the last leaf of a node, the first

@@ -88,6 +88,12 @@ impl Opened {
         Ok(Opened { pin, shape })
     }
 
+    /// One whose trailer was read before.
+    #[inline]
+    pub(crate) fn again(pin: Pin, shape: BlockShape) -> Self {
+        Opened { pin, shape }
+    }
+
     #[inline]
     pub(crate) fn block(&self) -> Result<Block<'_>> {
         self.shape.over(&self.pin)

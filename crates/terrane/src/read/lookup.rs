@@ -264,9 +264,7 @@ impl Walk {
         (key, seq): (&[u8], Seq),
         look: &mut impl FnMut(&[u8], u32) -> Result<Option<Step<R>>>,
     ) -> Result<Said<R>> {
-        let place = near.position(key, seq);
-        let place = place.map_err(|e| extent.place(e, extent.meta.index.offset))?;
-        let Some((first, next_has_key)) = place else { return Ok(Said::All(None)) };
+        let Some((first, next_has_key)) = near.position(key, seq)? else { return Ok(Said::All(None)) };
         for number in first..=first + u32::from(next_has_key) {
             let Some(known) = near.known(number) else { return Ok(Said::NotAll) };
             near.announce(number, known);

@@ -10,15 +10,16 @@
 //! sources. A key found under one is skipped, and after a few in a row the older sources are moved past the tombstone in
 //! one seek, whichever way the scan goes, so that a deleted range costs nothing per deleted key.
 
+use smallvec::SmallVec;
 use terrane_base::{Result, Seq};
-use terrane_cache::Pin;
+use terrane_cache::{Cache, Pin};
 
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
-use crate::read::scan::RESTING_BYTES;
+use crate::read::scan::{RESTING_BYTES, SOURCES};
 use crate::read::skipped::Skipped;
-use crate::read::source::Source;
+use crate::read::source::{Seeking, Source};
 use crate::tombstone::Fragment;
 
 /// Keys skipped one by one under a range tombstone before seeking past it.
@@ -129,14 +130,16 @@ impl Merge {
     /// To the first shown key at or after `key`. `fetch` brings the blocks that memory does not hold, of all sources at once.
     pub(crate) fn seek(
         &mut self,
+        cache: &Cache,
         key: &[u8],
         fetch: impl FnOnce(&[&Need]) -> Result<Vec<Pin>>,
     ) -> Result<()> {
         self.skipped.begin();
         self.current = None;
+        self.seek_in_turns(cache, key)?;
         let mut needs = Vec::new();
         for (at, s) in self.sources.iter_mut().enumerate() {
-            needs.extend(s.begin_seek(key)?.map(|need| (at, need)));
+            needs.extend(s.go_on_seeking(key)?.map(|need| (at, need)));
         }
         let mut pins = Vec::new();
         if !needs.is_empty() {
@@ -150,6 +153,21 @@ impl Merge {
         self.direction = Direction::Forward;
         self.again = true;
         self.choose()
+    }
+
+    /// Has the sources seek in turns, as far as memory has what they look at: while one waits for what it has asked the processor for,
+    /// the others go on.
+    fn seek_in_turns(&mut self, cache: &Cache, key: &[u8]) -> Result<()> {
+        let hold = cache.hold();
+        let mut seeks: SmallVec<[Seeking<'_>; SOURCES]> = SmallVec::new();
+        seeks.extend(self.sources.iter_mut().map(|s| s.begin_seek(&hold, key)));
+        let mut under_way = true;
+        while std::mem::take(&mut under_way) {
+            for seek in &mut seeks {
+                under_way |= seek.step()?;
+            }
+        }
+        seeks.drain(..).try_for_each(Seeking::finish)
     }
 
     pub(crate) fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {

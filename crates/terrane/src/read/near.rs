@@ -2,7 +2,7 @@
 //!
 //! Nothing here reads the medium. What is not in memory is for the caller to name.
 
-use terrane_base::{Result, Seq};
+use terrane_base::{Error, Result, Seq};
 use terrane_cache::{Cache, Children, FrameKey, Hold, Seen, Swizzling};
 use terrane_format::block::BlockShape;
 use terrane_format::extent::{Index, IndexApproach};
@@ -43,13 +43,13 @@ impl<'h> Near<'h> {
     /// As [`Index::position`].
     #[inline]
     pub(crate) fn position(&self, key: &[u8], seq: Seq) -> Result<Option<(u32, bool)>> {
-        self.position_from(self.approach(key)?, key, seq)
+        self.position_from(&self.approach(key)?, key, seq)
     }
 
     /// As [`Index::approach`].
     #[inline]
     pub(crate) fn approach(&self, key: &[u8]) -> Result<IndexApproach> {
-        let approach = self.index()?.approach(key);
+        let approach = self.index().map_err(|e| self.in_index(e))?.approach(key);
         // While the search finds out which one it is, the slots come near.
         self.hold.prefetch_slots(self.blocks, approach.among());
         Ok(approach)
@@ -59,11 +59,26 @@ impl<'h> Near<'h> {
     #[inline]
     pub(crate) fn position_from(
         &self,
-        approach: IndexApproach,
+        approach: &IndexApproach,
         key: &[u8],
         seq: Seq,
     ) -> Result<Option<(u32, bool)>> {
-        self.index()?.position_from(approach, key, seq)
+        self.index().and_then(|index| index.position_from(approach, key, seq)).map_err(|e| self.in_index(e))
+    }
+
+    /// An error of the index, which says where that lies.
+    #[cold]
+    fn in_index(&self, e: Error) -> Error {
+        self.extent.place(e, self.extent.meta.index.offset)
+    }
+
+    /// An error of block `number`, which says where that lies.
+    #[cold]
+    pub(crate) fn in_block(&self, number: u32, e: Error) -> Error {
+        match self.known(number) {
+            Some(known) => self.extent.place(e, known.offset),
+            None => e,
+        }
     }
 
     #[inline]

@@ -8,15 +8,18 @@
 //!
 //! Blocks that are in memory are found by direct pointer (`read::near`). The index is opened only where something has to be read.
 
+mod seek;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use terrane_base::{MAX_SEQ, Result, Seq};
-use terrane_cache::{Cache, FrameKey, Pin};
+use terrane_cache::{Cache, FrameKey, Hold, Pin};
 use terrane_format::Kind;
 use terrane_format::block::BlockCursor;
 use terrane_format::extent::{BlockHandle, Index, IndexPlace};
 
+pub(crate) use self::seek::RunSeek;
 use crate::levels::{ExtentRef, Run};
 use crate::read::blocks::{Opened, Part, load, load_along};
 use crate::read::entry::Place;
@@ -51,13 +54,25 @@ pub(crate) struct RunCursor {
     /// The index of the current extent, once it was needed.
     index: Option<Opened>,
     number: Option<u32>,
-    /// What the first half of a seek found, for the second.
+    /// What a seek in memory has left to do, until its end.
+    left: Left,
+    /// The block that a seek goes on in, if memory had it after all.
     found: Option<Pin>,
     block: Option<Opened>,
     record: BlockCursor,
     /// The block behind `block` was brought near.
     expected: bool,
     ahead: Ahead,
+}
+
+/// What a seek in memory has left to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    Nothing,
+    /// To find the block by an index that has to be read.
+    Index,
+    /// To look into the block of this number, if there is one.
+    Block,
 }
 
 /// What a cursor that goes forwards reads along with the next block.
@@ -118,6 +133,7 @@ impl RunCursor {
             at: usize::MAX,
             index: None,
             number: None,
+            left: Left::Nothing,
             found: None,
             block: None,
             record: BlockCursor::new(),
@@ -211,51 +227,41 @@ impl RunCursor {
 
     /// To the first record at or after (`key`, `seq`).
     pub(crate) fn seek(&mut self, key: &[u8], seq: Seq) -> Result<()> {
-        let need = self.begin_seek(key, seq)?;
-        let block = need.map(|n| load(&self.cache, &n.extent, &n.part)).transpose()?;
-        self.end_seek(key, seq, block)
-    }
-
-    /// The first half of [`RunCursor::seek`], up to the block: gives it if memory does not hold it. So several cursors'
-    /// blocks can be read at once.
-    pub(crate) fn begin_seek(&mut self, key: &[u8], seq: Seq) -> Result<Option<Need>> {
-        self.found = None;
         self.ahead = Ahead::NONE;
-        let at = self.run.position(key);
-        self.enter(at);
-        let Some(r) = self.run.refs().get(at).filter(|r| r.extent.meta.blocks > 0) else { return Ok(None) };
-        let (from, seq) = within(r, key, seq);
-        let hold = self.cache.hold();
-        if let Some(near) = Near::of(&r.extent, &self.cache, &hold) {
-            self.number = near.position(from, seq)?.map(|(number, _)| number);
-            if let Some(number) = self.number
-                && let Some(known) = near.known(number)
-            {
-                near.announce(number, known);
-                self.found = near.block(number, known).map(|seen| seen.pin());
-            }
-            if self.found.is_some() {
-                return Ok(None);
-            }
-        }
-        drop(hold);
-        let r = r.clone();
-        self.locate_by_index(within(&r, key, seq).0, seq)?;
-        let Some(handle) = self.handle()? else { return Ok(None) };
-        let part = Part::Data(handle);
-        self.found = self.cache.get(part.key(&r.extent));
-        Ok(self.found.is_none().then(|| Need { extent: r.extent.clone(), part }))
+        self.enter(self.run.position(key));
+        self.load_target(key, seq, false)?;
+        self.seek_record(key, seq)?;
+        self.settle_forward()
     }
 
-    /// The second half, with the block that the first one asked for.
+    /// The first part of [`RunCursor::seek`]: in steps, and as far as memory has what it looks at. So several sources can seek in turns.
+    #[inline]
+    pub(crate) fn begin_seek<'a>(&'a mut self, hold: &'a Hold<'a>, key: &'a [u8], seq: Seq) -> RunSeek<'a> {
+        self.ahead = Ahead::NONE;
+        self.enter(self.run.position(key));
+        RunSeek::new(self, hold, key, seq)
+    }
+
+    /// The second part: names the block that it needs, if memory does not hold it. So all sources' blocks can be read at once.
+    pub(crate) fn go_on_seeking(&mut self, key: &[u8], seq: Seq) -> Result<Option<Need>> {
+        self.found = None;
+        let left = std::mem::replace(&mut self.left, Left::Nothing);
+        match left {
+            Left::Nothing => return Ok(None),
+            Left::Index => self.locate_by_index(key, seq)?,
+            Left::Block => {}
+        }
+        let Some(handle) = self.handle()? else { return Ok(None) };
+        let (extent, part) = (&self.run.refs()[self.at].extent, Part::Data(handle));
+        self.found = self.cache.get(part.key(extent));
+        Ok(self.found.is_none().then(|| Need { extent: extent.clone(), part }))
+    }
+
+    /// The last part, with the block that was named.
     pub(crate) fn end_seek(&mut self, key: &[u8], seq: Seq, block: Option<Pin>) -> Result<()> {
-        if let (Some(pin), Some(r)) = (block.or(self.found.take()), self.run.refs().get(self.at)) {
-            let (key, seq) = within(r, key, seq);
-            let opened = self.block.insert(Opened::new(pin)?);
-            self.record.seek_telling(opened.block()?, key, seq, |at| opened.pin.prefetch(at))?;
-            if !self.record.valid() {
-                self.next_block(true)?;
-            }
+        if let Some(pin) = block.or(self.found.take()) {
+            self.block = Some(Opened::new(pin)?);
+            self.seek_record(key, seq)?;
         }
         self.settle_forward()
     }
@@ -345,40 +351,56 @@ impl RunCursor {
 
     /// What the index says of the block that the cursor is in.
     fn handle(&mut self) -> Result<Option<BlockHandle>> {
-        let number = self.number;
-        match (self.index()?, number) {
-            (Some(index), Some(number)) => IndexPlace::to(index, number)?.handle(index),
-            _ => Ok(None),
+        let Some(number) = self.number else { return Ok(None) };
+        match self.index()? {
+            Some(index) => IndexPlace::to(index, number)?.handle(index),
+            None => Ok(None),
         }
     }
 
+    /// Loads the block of the extent just entered in which the target must be, if there is one; not valid yet. A target before the part of the
+    /// extent is where that begins; so for all methods that seek in it.
+    fn load_target(&mut self, key: &[u8], seq: Seq, forwards: bool) -> Result<()> {
+        let Some(part) = self.run.refs().get(self.at) else { return Ok(()) };
+        let hold = self.cache.hold();
+        let Some(near) = Near::of(&part.extent, &self.cache, &hold) else {
+            drop(hold);
+            self.locate_by_index(key, seq)?;
+            return self.load_block(forwards);
+        };
+        let (key, seq) = within(part, key, seq);
+        self.number = near.position(key, seq)?.map(|(number, _)| number);
+        let pin = self.number.and_then(|number| self.pin(near, number));
+        drop(hold);
+        self.open(pin, forwards)
+    }
+
+    /// To the block of the current extent in which the target must be, if it is there, by the index that is read if need be.
     fn locate_by_index(&mut self, key: &[u8], seq: Seq) -> Result<()> {
-        self.number = match self.index()? {
-            Some(index) => index.position(key, seq)?.map(|(number, _)| number),
-            None => None,
+        let part = self.run.refs().get(self.at).cloned();
+        self.number = match (self.index()?, &part) {
+            (Some(index), Some(part)) => {
+                let (key, seq) = within(part, key, seq);
+                index.position(key, seq)?.map(|(number, _)| number)
+            }
+            _ => None,
         };
         Ok(())
     }
 
-    /// To the block of the current extent in which the target must be, if it is there.
-    fn locate(&mut self, key: &[u8], seq: Seq) -> Result<()> {
-        if let Some(part) = self.run.refs().get(self.at) {
-            let hold = self.cache.hold();
-            if let Some(near) = Near::of(&part.extent, &self.cache, &hold) {
-                self.number = near.position(key, seq)?.map(|(number, _)| number);
-                return Ok(());
-            }
+    /// In the block that was loaded, if there is one.
+    fn seek_record(&mut self, key: &[u8], seq: Seq) -> Result<()> {
+        if let (Some(b), Some(part)) = (&self.block, self.run.refs().get(self.at)) {
+            let (key, seq) = within(part, key, seq);
+            self.record.seek(b.block()?, key, seq)?;
         }
-        self.locate_by_index(key, seq)
+        Ok(())
     }
 
     /// Within the current extent, to the first record at or after the target; not valid if there is none.
     fn seek_block(&mut self, key: &[u8], seq: Seq, forwards: bool) -> Result<()> {
-        self.locate(key, seq)?;
-        self.load_block(forwards)?;
-        if let Some(b) = &self.block {
-            self.record.seek(b.block()?, key, seq)?;
-        }
+        self.load_target(key, seq, forwards)?;
+        self.seek_record(key, seq)?;
         if !self.record.valid() {
             self.next_block(forwards)?;
         }
@@ -391,11 +413,20 @@ impl RunCursor {
         self.clear();
         let (Some(part), Some(number)) = (self.run.refs().get(self.at), self.number) else { return Ok(()) };
         let hold = self.cache.hold();
-        let known =
-            Near::of(&part.extent, &self.cache, &hold).and_then(|near| Some((near, near.known(number)?)));
-        let near = known.filter(|(_, known)| !self.was_brought(known.offset));
-        let pin = near.and_then(|(near, known)| Some(near.block(number, known)?.pin()));
+        let pin = Near::of(&part.extent, &self.cache, &hold).and_then(|near| self.pin(near, number));
         drop(hold);
+        self.open(pin, forwards)
+    }
+
+    /// Pins a block of the current extent that memory has, unless it was read along with one before it: that is for
+    /// [`RunCursor::find_or_read`] to count.
+    fn pin(&self, near: Near<'_>, number: u32) -> Option<Pin> {
+        let known = near.known(number).filter(|known| !self.was_brought(known.offset))?;
+        Some(near.block(number, known)?.pin())
+    }
+
+    /// Opens the block of this number, which is the one that was pinned, if it was.
+    fn open(&mut self, pin: Option<Pin>, forwards: bool) -> Result<()> {
         self.block = match pin {
             Some(pin) => Some(Opened::new(pin)?),
             None => self.find_or_read(forwards)?.map(Opened::new).transpose()?,

@@ -41,7 +41,7 @@ pub(crate) const SHARDS: usize = 16;
 /// Most bytes that a buffer of a scan or of tools at rest keeps.
 pub(crate) const RESTING_BYTES: usize = 1 << 10;
 /// Sources that most scans have at most.
-const SOURCES: usize = 4;
+pub(crate) const SOURCES: usize = 8;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Scan {
 
     /// To the first key at or after `key`.
     pub(crate) fn seek(&mut self, engine: &Engine, key: &[u8]) -> Result<()> {
-        self.merge.seek(key, |needs| match needs {
+        self.merge.seek(&engine.cache, key, |needs| match needs {
             // Whoever else misses the same block meanwhile waits for this read.
             [one] => Ok(vec![load(&engine.cache, &one.extent, &one.part)?]),
             all => load_many(engine, all),

@@ -7,16 +7,16 @@
 use std::sync::Arc;
 
 use terrane_base::{Result, Seq};
-use terrane_cache::{Cache, Pin};
+use terrane_cache::{Cache, Hold, Pin};
 use terrane_format::Kind;
-use terrane_memindex::Cursor as MemCursor;
+use terrane_memindex::{Cursor as MemCursor, Seeking as MemSeek};
 
 use crate::levels::Run;
 use crate::memtable::Memtable;
 use crate::read::entry::Place;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
-use crate::read::run_cursor::RunCursor;
+use crate::read::run_cursor::{RunCursor, RunSeek};
 use crate::read::scan::RESTING_BYTES;
 use crate::tombstone::{Fragment, Picture};
 
@@ -104,15 +104,24 @@ impl Source {
         each!(self, s => s.seek(key))
     }
 
-    /// The first half of a seek: names the block that it needs, if memory does not hold it.
-    pub(crate) fn begin_seek(&mut self, key: &[u8]) -> Result<Option<Need>> {
+    /// The first part of a seek, in steps and as far as memory has what it looks at.
+    #[inline]
+    pub(crate) fn begin_seek<'a>(&'a mut self, hold: &'a Hold<'a>, key: &'a [u8]) -> Seeking<'a> {
         match self {
-            Source::Mem(s) => s.seek(key).map(|()| None),
-            Source::Run(s) => s.cursor.begin_seek(key, s.snapshot),
+            Source::Mem(s) => Seeking::Mem(s.cursor.seek_in_steps(&s.memtable.index, key)),
+            Source::Run(s) => Seeking::Run(s.cursor.begin_seek(hold, key, s.snapshot)),
         }
     }
 
-    /// The second half, with the block that was named.
+    /// The second part: names the block that it needs, if memory does not hold it.
+    pub(crate) fn go_on_seeking(&mut self, key: &[u8]) -> Result<Option<Need>> {
+        match self {
+            Source::Mem(s) => s.settle(true).map(|()| None),
+            Source::Run(s) => s.cursor.go_on_seeking(key, s.snapshot),
+        }
+    }
+
+    /// The last part, with the block that was named.
     pub(crate) fn end_seek(&mut self, key: &[u8], block: Option<Pin>) -> Result<()> {
         match self {
             Source::Mem(_) => Ok(()),
@@ -187,6 +196,35 @@ impl Source {
     /// The newest range tombstone of this source that covers `key` for the snapshot; `None` if none does.
     pub(crate) fn covering(&self, key: &[u8]) -> Result<Option<Fragment<'_>>> {
         each!(self, s => s.covering(key))
+    }
+}
+
+/// A seek under way: see [`Source::begin_seek`].
+pub(crate) enum Seeking<'a> {
+    Mem(MemSeek<'a>),
+    Run(RunSeek<'a>),
+}
+
+impl Seeking<'_> {
+    /// Takes a step. Whether it is worth giving what that has asked for the time to come near.
+    #[inline]
+    pub(crate) fn step(&mut self) -> Result<bool> {
+        match self {
+            Seeking::Mem(s) => Ok(s.step()),
+            Seeking::Run(s) => s.step(),
+        }
+    }
+
+    /// Takes what steps there may be left, and leaves the source to [`Source::go_on_seeking`].
+    #[inline]
+    pub(crate) fn finish(self) -> Result<()> {
+        match self {
+            Seeking::Mem(s) => {
+                s.finish();
+                Ok(())
+            }
+            Seeking::Run(s) => s.finish(),
+        }
     }
 }
 

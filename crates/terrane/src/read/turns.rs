@@ -126,12 +126,10 @@ async fn in_extent(
     if let Some(row) = asked.row() {
         return Ok(Some(Said::Value(value(asked.judge(row.seq, row.kind, &row.value)))));
     }
-    let in_index = |e| extent.place(e, extent.meta.index.offset);
     let Some(near) = Near::of(extent, view.cache, hold) else { return Ok(Some(Said::NotAll)) };
-    let approach = near.approach(key).map_err(in_index)?;
+    let approach = near.approach(key)?;
     give_way().await;
-    let place = near.position_from(approach, key, seq).map_err(in_index)?;
-    let Some((first, next_has_key)) = place else { return Ok(None) };
+    let Some((first, next_has_key)) = near.position_from(&approach, key, seq)? else { return Ok(None) };
     for number in first..=first + u32::from(next_has_key) {
         let Some(known) = near.known(number) else { return Ok(Some(Said::NotAll)) };
         near.announce(number, known);
@@ -148,7 +146,7 @@ async fn in_extent(
             give_way().await;
         }
         let Some(block) = near.block(number, known) else { return Ok(Some(Said::NotAll)) };
-        let in_block = |e| extent.place(e, known.offset);
+        let in_block = |e| near.in_block(number, e);
         let probe = Probe::new(Block::parse(block.bytes()).map_err(in_block)?, key, seq);
         give_way().await;
         let probe = probe.to_leaf().map_err(in_block)?;

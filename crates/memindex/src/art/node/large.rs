@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use terrane_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::art::node::{DEPTH_BITS, Header, Node};
-use crate::art::word::{Kind, Word};
+use crate::art::word::{Kind, LINE, Word};
 
 const ONE: u64 = 1 << DEPTH_BITS;
 
@@ -64,6 +64,12 @@ impl Node48 {
     /// Where within the node a search for `byte` begins.
     pub(crate) fn looks_at(byte: u8) -> u64 {
         (offset_of!(Node48, index) + usize::from(byte)) as u64
+    }
+
+    /// Where within the node its children lie, line by line.
+    pub(crate) fn children_lines() -> impl Iterator<Item = u64> {
+        let first = offset_of!(Node48, children) as u64;
+        (first..size_of::<Node48>() as u64).step_by(LINE as usize)
     }
 
     fn place(&self, byte: u8) -> Option<&AtomicU64> {

@@ -263,6 +263,19 @@ impl<'a> NodeRef<'a> {
         }
     }
 
+    /// Asks the processor for what steps from the child of `byte` to those behind it look at in this node, as far as the search for that
+    /// one has not been there.
+    pub(crate) fn prefetch_steps(self, byte: u8) {
+        let at = self.address() as u64;
+        match self {
+            // All of it was asked for.
+            NodeRef::N4(_) | NodeRef::N16(_) => {}
+            // They lie in the order in which they were added.
+            NodeRef::N48(_) => Node48::children_lines().for_each(|line| prefetch(at + line)),
+            NodeRef::N256(_) => prefetch(at + Node256::looks_at(byte) + LINE),
+        }
+    }
+
     /// The child with the smallest byte at or after `byte` (which may be 256).
     pub(crate) fn at_or_after(self, byte: usize) -> Option<(u8, Word)> {
         each!(self, node => node.at_or_after(byte))
