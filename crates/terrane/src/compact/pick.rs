@@ -5,7 +5,8 @@
 //! * *L0 runs* slow every read; four are the limit. They are merged together into L1, piece by piece along a cursor through
 //!   the key space, so that L0 shrinks from the front while flushes add to it. Each piece rewrites what is in L1, however
 //!   many runs go with it, so a pass waits for as many as there may be, and goes no further ahead than it takes for
-//!   the runs to leave one by one as others come. One that meets little of L1 (clustered keys, a small L1) goes at once.
+//!   the runs to leave one by one as others come. One that meets little of L1 (clustered keys, a small L1) goes at once, and so does
+//!   all of L0 once reads have paid for that ([`crate::db::spent`]).
 //! * *A level above its target size*: the coldest stretch that meets least below leaves. The further above, the more
 //!   urgent, without bound: an L1 that grows makes every merge of L0 dearer, so it must not starve behind them.
 //! * *Deletions*: a stretch whose records are mostly tombstones slows scans, unless it lies over many more records than
@@ -126,6 +127,8 @@ pub(crate) struct Picture<'a> {
     pub(crate) compresses: bool,
     /// Deletions that a seek has stepped over, many of them.
     pub(crate) met: Option<&'a Met>,
+    /// Reads have paid for emptying L0: see [`crate::db::spent`].
+    pub(crate) paid: bool,
 }
 
 impl Picture<'_> {
@@ -193,6 +196,7 @@ fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Opti
         oldest_snapshot: 0,
         compresses: false,
         met: None,
+        paid: false,
     };
     if from == 0 {
         return l0_piece(&p, lo);
@@ -251,6 +255,7 @@ fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
         return None;
     }
     let urgency = match runs.len() {
+        _ if p.paid && !l0_is_due(p.version) => 1.0,
         1 => {
             let spans: Vec<_> = runs.iter().filter_map(|r| span(r)).collect();
             let lo = spans.iter().map(|s| s.0).min()?;

@@ -88,7 +88,7 @@ const HEAT_HALVES: u64 = 16 << 10;
 
 impl Engine {
     /// Queues a job; it holds the engine only while it runs.
-    fn spawn(&self, name: &'static str, job: impl FnOnce(Arc<Engine>) + Send + 'static) {
+    pub(crate) fn spawn(&self, name: &'static str, job: impl FnOnce(Arc<Engine>) + Send + 'static) {
         self.jobs.fetch_add(1, Ordering::AcqRel);
         let counted = Counted(self.me.clone());
         self.media.spawn(
@@ -187,13 +187,13 @@ impl Engine {
         }
     }
 
-    /// Adds what reads have sampled to the extents' heat. Every so often all heat is halved, so that it follows the
-    /// present.
-    fn fold_heat(&self) {
+    /// Adds what reads have sampled to the extents' heat, and what that tells of looks to what they have spent: says whether somebody is to
+    /// look what that pays for. Every so often all heat is halved, so that it follows the present.
+    pub(crate) fn fold_heat(&self) -> bool {
         let mut samples = Vec::new();
         self.heat.fold(|extent, n| samples.push((extent, n)));
         if samples.is_empty() {
-            return;
+            return false;
         }
         let more: u64 = samples.iter().map(|(_, n)| u64::from(*n)).sum();
         let before = self.heat_samples.fetch_add(more, Ordering::Relaxed);
@@ -201,34 +201,37 @@ impl Engine {
         let tables = self.tables.load();
         let mut extents = HashMap::new();
         for table in tables.all() {
-            for (level, run) in table.state().version.runs() {
+            let state = table.state();
+            let memtables = state.memtables.iter().filter(|m| !m.is_empty()).count();
+            for (level, run) in state.version.runs() {
+                // A lookup that came here has looked into so many before, roughly.
+                let before = memtables + if level == 0 { 0 } else { state.version.l0.len() };
                 for part in run.refs() {
                     if halve {
                         let heat = part.extent.heat.load(Ordering::Relaxed);
                         part.extent.heat.store(heat / 2, Ordering::Relaxed);
                     }
-                    extents.insert(part.extent.meta.id.0, (part.extent.clone(), table, level));
+                    extents.insert(part.extent.meta.id.0, (part.extent.clone(), table, level, before));
                 }
             }
         }
+        let mut due = false;
         for (id, n) in samples {
-            if let Some((extent, table, level)) = extents.get(&id) {
+            if let Some((extent, table, level, before)) = extents.get(&id) {
                 extent.heat.fetch_add(n, Ordering::Relaxed);
-                table.answered(*level, u64::from(n) * u64::from(HeatSampler::STRIDE));
+                let lookups = u64::from(n) * u64::from(HeatSampler::STRIDE);
+                table.answered(*level, lookups);
+                due |= table.spent.add(lookups * *before as u64);
             }
         }
-    }
-
-    /// Many reads were sampled: what they say may be worth a merge.
-    pub(crate) fn heat_is_up(&self) {
-        if !self.closing.load(Ordering::Acquire) {
-            self.spawn("look at what is read", |engine| engine.schedule_compactions());
-        }
+        due
     }
 
     /// The most urgent piece over all subtables, claimed.
     fn most_urgent(&self) -> Option<(Arc<Table>, Pick, Claimed)> {
-        self.fold_heat();
+        if self.fold_heat() {
+            self.look_at_reads();
+        }
         loop {
             let (table, chosen) = self.most_urgent_now()?;
             // Someone may have claimed some of it since the look, or made it reach further; then another look tells.
@@ -316,6 +319,9 @@ impl Engine {
             }
             met = None;
         }
+        if table.spent.has_paid() && state.version.l0.is_empty() && state.memtables.len() < 2 {
+            table.spent.begin_anew();
+        }
         let busy = table.busy.lock();
         let cursors = table.cursors.lock();
         pick::pick(&Picture {
@@ -327,6 +333,7 @@ impl Engine {
             oldest_snapshot,
             compresses: table.options().compression != Compression::None,
             met: met.as_ref(),
+            paid: table.spent.has_paid(),
         })
     }
 

@@ -123,6 +123,8 @@ pub(crate) struct Engine {
     /// A subtable rests whose active memtable is of a generation below this: it is older than a while, or somebody said that
     /// nobody writes. Only grows.
     pub(crate) rested_at: AtomicU64,
+    /// Someone will look at what is read.
+    pub(crate) looking: AtomicBool,
     /// Someone will look whether there is a rest.
     pub(crate) awaiting_rest: AtomicBool,
     pub(crate) next_task: AtomicU64,

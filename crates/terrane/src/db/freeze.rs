@@ -55,6 +55,7 @@ impl Engine {
             Ok(boundary) => {
                 debug_assert_eq!(boundary.epoch, generation);
                 self.generation.store(boundary.epoch, Ordering::Release);
+                table.spent.begin_anew();
                 let end: Lsn = boundary.pos * 8;
                 old.freeze(end);
                 self.next_boundary.fetch_min(end, Ordering::SeqCst);

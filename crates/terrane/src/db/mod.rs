@@ -10,6 +10,7 @@ pub(crate) mod pressure;
 pub(crate) mod room;
 pub(crate) mod schema;
 pub(crate) mod snapshot;
+pub(crate) mod spent;
 pub(crate) mod stats;
 pub(crate) mod subtable;
 pub(crate) mod table;

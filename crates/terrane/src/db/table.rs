@@ -20,6 +20,7 @@ use terrane_commit::of_epoch;
 use crate::compact::busy::{BusyRanges, KeyRange};
 use crate::compact::pick::{Clearing, Cursors, MAX_L0_RUNS, RESCUE_RUNS};
 use crate::db::pacing::meter::Meter;
+use crate::db::spent::Spent;
 use crate::db::trouble::Trouble;
 use crate::levels::{Run, Version};
 use crate::memtable::Memtable;
@@ -91,6 +92,8 @@ pub(crate) struct Table {
     pub(crate) trouble: Trouble,
     /// Lookups that were answered by each level, as far as they were sampled. The last counts for those below too.
     lookups: [AtomicU64; COUNTED_LEVELS],
+    /// What reads spend on sources above L1.
+    pub(crate) spent: Spent,
     /// When a compaction of it was last chosen, in calls of the scheduler.
     pub(crate) served: AtomicU64,
     /// Bytes of the memtables that were written out lately, smoothed.
@@ -131,6 +134,7 @@ impl Table {
             deletions_met: Mutex::default(),
             trouble: Trouble::default(),
             lookups: Default::default(),
+            spent: Spent::default(),
             served: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
             passes: Mutex::default(),

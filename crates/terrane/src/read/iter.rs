@@ -325,6 +325,9 @@ impl Cursor {
             self.engine.many_deletions(&self.seated.table, Met { lo, hi, seq: self.snapshot.seq }, in_memory);
         }
         scan.merge.skipped.show(1);
+        if let Some(steps) = scan.count() {
+            self.engine.merged(&self.seated.table, steps);
+        }
         let (lower, upper) = (self.lower.as_deref(), self.upper.as_deref());
         let key = scan.merge.key();
         self.inside = scan.merge.valid() && lower.is_none_or(|l| key >= l) && upper.is_none_or(|u| key < u);

@@ -27,6 +27,7 @@ use terrane_base::seat::Seat;
 use terrane_base::{Kept, MAX_SEQ, Result, Seq};
 
 use crate::db::engine::Engine;
+use crate::db::spent::TOLD_AT_ONCE;
 use crate::db::table::{Super, Table};
 use crate::levels::Run;
 use crate::memtable::Memtable;
@@ -51,6 +52,8 @@ pub(crate) struct Scan {
     rests: bool,
     /// How many of the state's memtables are among the sources: the others were empty.
     memtables: usize,
+    /// Seeks and steps of which nobody was told, where merging memtables and runs of L0 down would spare some.
+    steps: Option<u32>,
     pub(crate) merge: Merge,
     /// Those of the cursor that has left it, while it rests.
     tools: Tools,
@@ -67,8 +70,10 @@ impl Scan {
         let memtables = sources.len() - own.len();
         let runs = version.runs().filter(|(_, r)| !r.is_empty());
         sources.extend(runs.map(|(_, r)| Source::run(r.clone(), engine.cache.clone(), seq)));
+        let mergeable = memtables + version.l0.len();
+        let steps = (mergeable > 0 && sources.len() > own.len() + 1).then_some(0);
         let merge = Merge::new(sources);
-        Box::new(Scan { state, rests: false, memtables, merge, tools: Tools::default() })
+        Box::new(Scan { state, rests: false, memtables, steps, merge, tools: Tools::default() })
     }
 
     /// If it rests, has it show the registered snapshot `seq`, without a position. False if its state has not all of that.
@@ -93,6 +98,14 @@ impl Scan {
         tools.entry.rest();
         tools.lead.rest();
         self.tools = tools;
+    }
+
+    /// Counts a seek or step, and gives how many there were if that is to be told.
+    #[inline]
+    pub(crate) fn count(&mut self) -> Option<u32> {
+        let steps = self.steps.as_mut()?;
+        *steps += 1;
+        (*steps >= TOLD_AT_ONCE).then(|| std::mem::take(steps))
     }
 
     /// The epoch of the state it works on.
@@ -294,6 +307,7 @@ mod tests {
             state: table.keep_state(),
             rests: false,
             memtables: 0,
+            steps: None,
             merge: Merge::new(Vec::new()),
             tools: Tools::default(),
         })

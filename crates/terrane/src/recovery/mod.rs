@@ -182,7 +182,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
             let me = me.clone();
             move || {
                 if let Some(engine) = me.upgrade() {
-                    engine.heat_is_up();
+                    engine.look_at_reads();
                 }
             }
         }),
@@ -205,6 +205,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         compactions: AtomicU64::new(0),
         compaction_calls: AtomicU64::new(0),
         rested_at: AtomicU64::new(0),
+        looking: AtomicBool::new(false),
         awaiting_rest: AtomicBool::new(false),
         next_task: AtomicU64::new(1),
         lost_space: Default::default(),

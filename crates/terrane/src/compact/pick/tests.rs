@@ -57,6 +57,7 @@ fn with<T>(version: &Version, busy: &BusyRanges, f: impl FnOnce(&Picture<'_>) ->
         oldest_snapshot: 0,
         compresses: false,
         met: None,
+        paid: false,
     })
 }
 
@@ -148,6 +149,16 @@ fn in_a_rest_what_may_be_superseded_goes_down_until_it_is_a_tenth() {
     let run = |id, lo: &str| (0, 7, part(id, lo, &format!("{lo}5"), 1000));
     let l0 = picked(&version(below(8).chain([run(90, "a01")]))).unwrap();
     assert_eq!((l0.reason, l0.from), (Reason::L0, 0));
+    let little =
+        version(
+            (0..40)
+                .map(|i| (1, 0, part(100 + i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000)))
+                .chain([(0, 7, part(90, "a00", "a40", 1000))]),
+        );
+    let large = |paid| with(&little, &idle, |p| pick(&Picture { memtable_bytes: 50_000, paid, ..*p }));
+    assert!(large(false).is_none(), "a fortieth may stay, and meets much");
+    let paid = large(true).unwrap();
+    assert_eq!((paid.reason, paid.from, paid.urgency < 1.0), (Reason::L0, 0, false));
 }
 
 #[test]

@@ -1,0 +1,249 @@
+//! What reads spend on memtables and runs of L0, and what that pays for.
+//!
+//! Data that is read more than it is written is best in one run. But until its memtable is full, every lookup of what lies below looks
+//! into that in vain, and every cursor merges. Each such look, and each step of a merge, is counted: lookups by sample, with their heat;
+//! cursors tell many at once. When the looks have taken about as long as merging all of that down will, before a full memtable is written
+//! out anyway, the active memtable freezes and L0 goes down into L1. So what reads spend in vain, and what is spent for them, are about
+//! the same: as who rents skis until the rent would have bought them. (A. Karlin, M. Manasse, L. Rudolph, D. Sleator, "Competitive Snoopy
+//! Caching", Algorithmica 1988.)
+//!
+//! What is written for it stays in proportion to what was written anyway: at most [`REWRITES`] bytes of levels for each byte that
+//! memtables and L0 take.
+//!
+//! # Concurrency
+//! One job at a time looks what was paid for ([`Engine::look_at_reads`]). Counts are relaxed: where a freeze and that job set them back
+//! at the same time, some looks count twice or not at all.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::db::engine::Engine;
+use crate::db::table::Table;
+
+/// Bytes that are merged in the time that a lookup's look takes.
+const BYTES_A_LOOK: u64 = 16;
+/// Such looks that take as long as a step of a merge, or as seeking in one source more.
+const LOOKS_A_STEP: u64 = 2;
+/// Looks for which nobody asks.
+const LEAST: u64 = 1 << 17;
+/// Bytes in memtables and L0 for which nobody asks: looks into so little are short.
+const LEAST_BYTES: u64 = 1 << 20;
+/// See the module's head.
+const REWRITES: u64 = 8;
+/// Steps that a cursor counts by itself before it tells.
+pub(crate) const TOLD_AT_ONCE: u32 = 4096;
+
+/// The account of a subtable; see the module's head.
+#[derive(Debug)]
+pub(crate) struct Spent {
+    looks: AtomicU64,
+    /// At how many somebody is to see what they pay for.
+    due: AtomicU64,
+    /// They have paid for emptying L0, and that is not done yet.
+    paid: AtomicBool,
+}
+
+impl Default for Spent {
+    fn default() -> Self {
+        Spent { looks: AtomicU64::new(0), due: AtomicU64::new(LEAST), paid: AtomicBool::new(false) }
+    }
+}
+
+impl Spent {
+    /// Counts; whether somebody is to see what that pays for.
+    pub(crate) fn add(&self, looks: u64) -> bool {
+        self.looks.fetch_add(looks, Ordering::Relaxed) + looks >= self.due.load(Ordering::Relaxed)
+    }
+
+    /// A memtable has frozen, so what is above goes down anyway; or all has gone down.
+    pub(crate) fn begin_anew(&self) {
+        self.set(0, LEAST);
+        self.paid.store(false, Ordering::Release);
+    }
+
+    /// Whether L0 is to be emptied for what was spent.
+    pub(crate) fn has_paid(&self) -> bool {
+        self.paid.load(Ordering::Acquire)
+    }
+
+    fn set(&self, looks: u64, due: u64) {
+        self.looks.store(looks, Ordering::Relaxed);
+        self.due.store(due, Ordering::Relaxed);
+    }
+
+    /// Whether the looks pay for merging `above` bytes into the `into` bytes of L1. If they do, or it would be out of proportion to a level
+    /// of `largest` bytes, they are gone; else they are to be looked at again when there are enough.
+    fn pays(&self, above: u64, into: u64, largest: u64) -> bool {
+        let looks = self.looks.load(Ordering::Relaxed);
+        let price = ((above + into) / BYTES_A_LOOK).max(LEAST);
+        let worth = above >= LEAST_BYTES && above.saturating_mul(REWRITES) >= largest;
+        match worth && looks < price {
+            true => self.set(looks, price),
+            false => self.set(0, LEAST.max(if worth { 0 } else { price })),
+        }
+        worth && looks >= price
+    }
+}
+
+impl Engine {
+    /// A cursor has taken so many steps.
+    pub(crate) fn merged(&self, table: &Table, steps: u32) {
+        if table.spent.add(LOOKS_A_STEP * u64::from(steps)) {
+            self.look_at_reads();
+        }
+    }
+
+    /// There were many reads: what they say may be worth a merge. Quick; the looking is done in the background.
+    pub(crate) fn look_at_reads(&self) {
+        let idle = self.options.tuning.compact && !self.closing.load(Ordering::Acquire);
+        if idle && !self.looking.swap(true, Ordering::AcqRel) {
+            self.spawn("look at what is read", |engine| {
+                engine.fold_heat();
+                for table in engine.tables.load().all() {
+                    if table.spent.add(0) {
+                        engine.bring_down(table);
+                    }
+                }
+                engine.looking.store(false, Ordering::Release);
+                engine.schedule_compactions();
+            });
+        }
+    }
+
+    /// Has memtable and L0 go down to L1, if reads have paid for that.
+    fn bring_down(self: &Arc<Self>, table: &Arc<Table>) {
+        let state = table.state();
+        let bytes = |at: usize| state.version.levels.get(at).map_or(0, |run| run.bytes());
+        let largest = (0..state.version.levels.len()).map(bytes).max().unwrap_or(0);
+        let l0: u64 = state.version.l0.iter().map(|run| run.bytes()).sum();
+        let active = if state.active().is_empty() { 0 } else { state.active().bytes() as u64 };
+        let pays = table.spent.pays(active + l0, bytes(0), largest);
+        drop(state);
+        // What was paid for is not done yet, or cannot be done: then the looks are gone.
+        let hindered = table.spent.has_paid() || !table.can_flush_next() || table.trouble.any();
+        if pays && !hindered && self.check_writable().is_ok() && self.freeze_now(table).is_ok() {
+            table.spent.paid.store(true, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrane_media::sim::SimMedia;
+
+    use super::*;
+    use crate::{Compression, Db, Options, ReadOptions, Subtable, SubtableOptions, Tuning};
+
+    /// Records of L1, to begin with.
+    const BELOW: u32 = 12_000;
+    /// Records that take [`LEAST_BYTES`] of a memtable.
+    const ENOUGH: u32 = 6000;
+
+    /// So few that they stay in L0 in a rest, too.
+    const LITTLE: u32 = 500;
+
+    fn key(n: u32) -> [u8; 4] {
+        n.wrapping_mul(0x9e37_79b9).to_be_bytes()
+    }
+
+    fn put(table: &Subtable, keys: std::ops::Range<u32>) {
+        // What compresses but little.
+        let value = |n: u32| (0..32).flat_map(|i| key(n ^ i << 20)).collect::<Vec<_>>();
+        keys.for_each(|n| table.put(&key(n), &value(n)).unwrap());
+    }
+
+    fn filled(above: u32, compact: bool) -> (Db, Subtable) {
+        let tuning = Tuning { compact, ..Tuning::default() };
+        let options = Options::new().memtable_bytes(32 << 20).cache_bytes(16 << 20).tuning(tuning);
+        let db = Db::open_on(SimMedia::new(3), "/db", options).unwrap();
+        let uncompressed = SubtableOptions::new().compression(Compression::None);
+        let table = db.create_subtable("t", uncompressed).unwrap();
+        put(&table, 0..BELOW);
+        table.flush().unwrap();
+        put(&table, BELOW..BELOW + above);
+        (db, table)
+    }
+
+    /// Sources beside L1. (Not by [`Db::wait_idle`], which does what waits for a rest.)
+    fn sources(db: &Db, table: &Subtable) -> usize {
+        db.engine.wait_idle().unwrap();
+        let state = table.table().state();
+        state.memtables.iter().filter(|m| !m.is_empty()).count() + state.version.l0.len()
+    }
+
+    fn look_up(db: &Db, table: &Subtable, looks: u64) {
+        for n in 0..looks as u32 {
+            assert!(table.get(&key(n % BELOW)).unwrap().is_some());
+            if n.is_multiple_of(24 << 10) {
+                // In simulated time, what looks at samples gets no turn before.
+                db.engine.wait_idle().unwrap();
+            }
+        }
+    }
+
+    fn scan(_: &Db, table: &Subtable, steps: u64) {
+        let mut cursor = table.cursor(ReadOptions::new()).unwrap();
+        for _ in 0..steps {
+            if cursor.valid() { cursor.next().unwrap() } else { cursor.seek(&[]).unwrap() }
+        }
+    }
+
+    #[test]
+    fn reads_bring_down_what_they_look_into_in_vain() {
+        for read in [look_up, scan] {
+            let (db, table) = filled(ENOUGH, true);
+            read(&db, &table, LEAST / 4);
+            assert_eq!(sources(&db, &table), 1, "a few reads");
+            read(&db, &table, LEAST * 4);
+            assert_eq!(sources(&db, &table), 0);
+            let rows = table.range(ReadOptions::new()).unwrap().filter(|row| row.is_ok()).count();
+            assert_eq!(rows, (BELOW + ENOUGH) as usize);
+            // They have paid once: what comes next waits until they have paid again.
+            assert!(!table.table().spent.has_paid());
+            put(&table, 0..LITTLE);
+            table.flush().unwrap();
+            assert_eq!(sources(&db, &table), 1);
+            put(&table, LITTLE..LITTLE + ENOUGH);
+            read(&db, &table, LEAST * 6);
+            assert_eq!(sources(&db, &table), 0, "a run and a memtable");
+        }
+    }
+
+    #[test]
+    fn reads_bring_down_nothing_where_compactions_are_held_back() {
+        let (db, table) = filled(ENOUGH, false);
+        look_up(&db, &table, LEAST * 2);
+        scan(&db, &table, LEAST * 4);
+        assert_eq!(sources(&db, &table), 1);
+        assert!(!db.engine.looking.load(Ordering::Acquire));
+    }
+
+    #[test]
+    fn a_memtable_that_freezes_by_itself_ends_the_account() {
+        let (db, table) = filled(ENOUGH, true);
+        table.table().spent.add(LEAST - 1);
+        table.flush().unwrap();
+        assert!(!table.table().spent.add(LEAST - 1));
+        assert_eq!(sources(&db, &table), 1);
+    }
+
+    #[test]
+    fn looks_pay_once_and_for_nothing_out_of_proportion() {
+        let spent = Spent::default();
+        let (above, into) = (LEAST_BYTES, LEAST * 2 * BYTES_A_LOOK - LEAST_BYTES);
+        assert!(!spent.add(LEAST - 1));
+        assert!(spent.add(1));
+        assert!(!spent.pays(above, into, into), "half of the price");
+        assert!(!spent.add(LEAST - 1), "nobody looks before");
+        assert!(spent.add(1));
+        assert!(spent.pays(above, into, into));
+        assert!(!spent.add(LEAST - 1), "it was spent");
+        for (above, largest) in [(LEAST_BYTES, LEAST_BYTES * REWRITES + 1), (LEAST_BYTES - 1, 1)] {
+            assert!(spent.add(LEAST * 8));
+            assert!(!spent.pays(above, 0, largest));
+            assert!(!spent.add(LEAST - 1), "nothing is saved up for it");
+        }
+        assert!(spent.add(1));
+        assert!(spent.pays(LEAST_BYTES, 0, LEAST_BYTES * REWRITES));
+    }
+}
