@@ -19,6 +19,8 @@ pub struct Cursor {
     owner: u64,
     /// The current key's leaf; empty when not valid.
     leaf: Leaf,
+    /// The version of the current key that was found last.
+    shown: Option<RecordPtr>,
     /// How the tree got to the leaf.
     path: Path,
 }
@@ -53,7 +55,12 @@ impl Cursor {
 
     /// Forgets the position.
     pub fn clear(&mut self) {
-        self.leaf = Leaf::default();
+        self.stand(Leaf::default());
+    }
+
+    #[inline]
+    fn stand(&mut self, leaf: Leaf) {
+        (self.leaf, self.shown) = (leaf, None);
     }
 
     /// Forgets the position, and gives back what it holds of memory above `bytes`.
@@ -65,10 +72,11 @@ impl Cursor {
     /// Goes to the first key at or after `key`.
     pub fn seek(&mut self, index: &MemIndex, key: &[u8]) {
         self.owner = index.id();
-        self.leaf = match index.structure() {
+        let leaf = match index.structure() {
             Structure::Art(art) => Leaf(art.seek(&mut self.path, key, Way::Up)),
             Structure::Skiplist(list) => list.at_or_after(key).into(),
         };
+        self.stand(leaf);
     }
 
     /// [`Cursor::seek`] in steps, for whoever has something else to do between them: each asks the processor for what the next one looks
@@ -87,28 +95,31 @@ impl Cursor {
     /// Goes to the last key at or before `key`.
     pub fn seek_for_prev(&mut self, index: &MemIndex, key: &[u8]) {
         self.owner = index.id();
-        self.leaf = match index.structure() {
+        let leaf = match index.structure() {
             Structure::Art(art) => Leaf(art.seek(&mut self.path, key, Way::Down)),
             Structure::Skiplist(list) => list.at_or_before(key).into(),
         };
+        self.stand(leaf);
     }
 
     /// Goes to the smallest key.
     pub fn seek_first(&mut self, index: &MemIndex) {
         self.owner = index.id();
-        self.leaf = match index.structure() {
+        let leaf = match index.structure() {
             Structure::Art(art) => Leaf(art.seek_end(&mut self.path, Way::Up)),
             Structure::Skiplist(list) => list.at_or_after(&[]).into(),
         };
+        self.stand(leaf);
     }
 
     /// Goes to the largest key.
     pub fn seek_last(&mut self, index: &MemIndex) {
         self.owner = index.id();
-        self.leaf = match index.structure() {
+        let leaf = match index.structure() {
             Structure::Art(art) => Leaf(art.seek_end(&mut self.path, Way::Down)),
             Structure::Skiplist(list) => list.last_key().into(),
         };
+        self.stand(leaf);
     }
 
     /// Goes to the next larger key. Does nothing when not valid.
@@ -124,12 +135,13 @@ impl Cursor {
     }
 
     fn step(&mut self, index: &MemIndex, way: Way) {
-        self.leaf = match (index.structure(), self.leaf_in(index)) {
+        let leaf = match (index.structure(), self.leaf_in(index)) {
             (_, Word::EMPTY) => Leaf::default(),
             (Structure::Art(art), leaf) => Leaf(art.step(&mut self.path, leaf, way)),
             (Structure::Skiplist(list), _) if way == Way::Up => list.after(self.key(index)).into(),
             (Structure::Skiplist(list), _) => list.before(self.key(index)).into(),
         };
+        self.stand(leaf);
     }
 
     /// The current key; empty when not valid.
@@ -146,16 +158,35 @@ impl Cursor {
     /// The newest version of the current key with a sequence at or below `snapshot`.
     #[inline]
     pub fn version<'a>(&self, index: &'a MemIndex, snapshot: Seq) -> Option<Record<'a>> {
+        self.find(index, snapshot).map(|at| index.record(at))
+    }
+
+    /// [`Cursor::version`], kept for [`Cursor::shown`] until the next move.
+    #[inline]
+    pub fn show<'a>(&mut self, index: &'a MemIndex, snapshot: Seq) -> Option<Record<'a>> {
+        self.shown = self.find(index, snapshot);
+        self.shown(index)
+    }
+
+    /// What [`Cursor::show`] has found of the current key, without a search.
+    #[inline]
+    pub fn shown<'a>(&self, index: &'a MemIndex) -> Option<Record<'a>> {
+        let at = self.shown.filter(|_| self.owner == index.id())?;
+        Some(index.record(at))
+    }
+
+    #[inline]
+    fn find(&self, index: &MemIndex, snapshot: Seq) -> Option<RecordPtr> {
         match (index.structure(), self.leaf_in(index)) {
             (_, Word::EMPTY) => None,
             (Structure::Art(art), leaf) => art.version(leaf, snapshot),
-            (Structure::Skiplist(list), leaf) => list.get(list.key(leaf)?, snapshot),
+            (Structure::Skiplist(list), leaf) => list.version(list.key(leaf)?, snapshot),
         }
     }
 
     /// All versions of the current key, newest first.
     pub fn versions<'a>(&self, index: &'a MemIndex) -> Versions<'a> {
-        let at = Cursor { owner: self.owner, leaf: self.leaf, path: Path::default() };
+        let at = Cursor { owner: self.owner, leaf: self.leaf, ..Cursor::default() };
         Versions { index, at, bound: Some(MAX_SEQ) }
     }
 
@@ -187,7 +218,10 @@ impl Seeking<'_> {
     #[inline]
     pub fn finish(self) {
         match self.tree {
-            Some(tree) => self.cursor.leaf = Leaf(tree.finish(&mut self.cursor.path, self.key)),
+            Some(tree) => {
+                let leaf = tree.finish(&mut self.cursor.path, self.key);
+                self.cursor.stand(Leaf(leaf));
+            }
             None => self.cursor.seek(self.index, self.key),
         }
     }

@@ -9,7 +9,7 @@ use terrane_base::{Error, MAX_SEQ, MemoryBudget, Result, Seq};
 
 use crate::art::{Art, Descent, Inserted, MAX_DEPTH};
 use crate::cursor::IndexCursor;
-use crate::record::{Record, RecordArena};
+use crate::record::{Record, RecordArena, RecordPtr};
 use crate::skiplist::List;
 
 /// Longest key that an index takes, in bytes.
@@ -155,6 +155,13 @@ impl MemIndex {
                 Structure::Art(art) => art.bytes(),
                 Structure::Skiplist(list) => list.bytes(),
             }
+    }
+
+    /// A record of this index.
+    #[inline]
+    pub(crate) fn record(&self, at: RecordPtr) -> Record<'_> {
+        // SAFETY: the tree and the list hold records that were pushed to this arena before they came to know of them.
+        unsafe { self.records.get(at) }
     }
 
     pub(crate) fn id(&self) -> u64 {

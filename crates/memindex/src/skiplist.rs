@@ -84,8 +84,13 @@ impl List {
 
     /// The newest version of `key` at or below `snapshot`.
     pub(crate) fn get(&self, key: &[u8], snapshot: Seq) -> Option<Record<'_>> {
+        self.version(key, snapshot).map(|at| self.read(at))
+    }
+
+    /// Where that lies.
+    pub(crate) fn version(&self, key: &[u8], snapshot: Seq) -> Option<RecordPtr> {
         let found = self.first(Bound::Included(&Place { key, seq: snapshot }))?;
-        Some(self.read(found)).filter(|record| record.key == key)
+        (self.read(found).key == key).then_some(found)
     }
 
     /// A record of the first key at or after `key`.

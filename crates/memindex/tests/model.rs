@@ -140,6 +140,12 @@ fn run(kind: IndexKind, ops: &[Op]) {
         }
         if !matches!(op, Op::Insert(..)) {
             assert_eq!(cursor.valid().then(|| cursor.key(&index).to_vec()), at, "{op:?}");
+            assert!(cursor.shown(&index).is_none() || matches!(op, Op::Get(..)), "a move forgets it");
+            for snapshot in [0, 20, MAX_SEQ] {
+                let version = cursor.version(&index, snapshot);
+                assert_eq!(cursor.show(&index, snapshot), version);
+                assert_eq!(cursor.shown(&index), version);
+            }
             if at.is_some() {
                 check_versions(&index, &cursor, &model);
             }

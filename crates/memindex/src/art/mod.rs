@@ -168,18 +168,15 @@ impl Art {
     }
 
     /// The newest version at or below `snapshot` of the key that a leaf is for.
-    pub(crate) fn version(&self, leaf: Word, snapshot: Seq) -> Option<Record<'_>> {
-        let record = match self.leaf(leaf)? {
-            Leaf::One(record) => record,
-            Leaf::Many(list) => {
-                let newest = self.read(list.newest()?);
-                if newest.seq <= snapshot {
-                    return Some(newest);
-                }
-                list.at_or_below(snapshot, &self.domain.pin())?
-            }
+    pub(crate) fn version(&self, leaf: Word, snapshot: Seq) -> Option<RecordPtr> {
+        let (newest, older) = match self.leaf(leaf)? {
+            Leaf::One(record) => (record, None),
+            Leaf::Many(list) => (list.newest()?, Some(list)),
         };
-        Some(self.read(record)).filter(|record| record.seq <= snapshot)
+        if self.read(newest).seq <= snapshot {
+            return Some(newest);
+        }
+        older?.at_or_below(snapshot, &self.domain.pin())
     }
 
     /// The key that a leaf is for.

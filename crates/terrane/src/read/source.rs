@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrane_base::{Result, Seq};
 use terrane_cache::{Cache, Hold, Pin};
 use terrane_format::Kind;
-use terrane_memindex::{Cursor as MemCursor, Seeking as MemSeek};
+use terrane_memindex::{Cursor as MemCursor, Record, Seeking as MemSeek};
 
 use crate::levels::Run;
 use crate::memtable::Memtable;
@@ -39,14 +39,7 @@ macro_rules! each {
 impl Source {
     pub(crate) fn memtable(memtable: Arc<Memtable>, snapshot: Seq) -> Self {
         let tombstones = memtable.tombstones.picture(snapshot);
-        Source::Mem(MemSource {
-            memtable,
-            cursor: MemCursor::new(),
-            snapshot,
-            tombstones,
-            seq: 0,
-            kind: Kind::Put,
-        })
+        Source::Mem(MemSource { memtable, cursor: MemCursor::new(), snapshot, tombstones, kind: Kind::Put })
     }
 
     pub(crate) fn run(run: Arc<Run>, cache: Arc<Cache>, snapshot: Seq) -> Self {
@@ -235,7 +228,6 @@ pub(crate) struct MemSource {
     snapshot: Seq,
     /// As the snapshot sees them; the error is for who asks.
     tombstones: Result<Option<Picture>>,
-    seq: Seq,
     kind: Kind,
 }
 
@@ -244,12 +236,17 @@ impl MemSource {
         self.cursor.valid()
     }
 
+    /// What the snapshot sees of the current key.
+    fn record(&self) -> Option<Record<'_>> {
+        self.cursor.shown(&self.memtable.index)
+    }
+
     fn key(&self) -> &[u8] {
-        self.cursor.key(&self.memtable.index)
+        self.record().map(|r| r.key).unwrap_or_default()
     }
 
     fn seq(&self) -> Seq {
-        self.seq
+        self.record().map_or(0, |r| r.seq)
     }
 
     fn kind(&self) -> Kind {
@@ -257,8 +254,7 @@ impl MemSource {
     }
 
     fn value(&self) -> Place<'_> {
-        let version = self.cursor.version(&self.memtable.index, self.snapshot);
-        Place::Memory(version.map(|r| r.value).unwrap_or_default())
+        Place::Memory(self.record().map(|r| r.value).unwrap_or_default())
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
@@ -294,8 +290,7 @@ impl MemSource {
     /// Steps over keys whose versions are all newer than the snapshot.
     fn settle(&mut self, forward: bool) -> Result<()> {
         while self.cursor.valid() {
-            if let Some(r) = self.cursor.version(&self.memtable.index, self.snapshot) {
-                self.seq = r.seq;
+            if let Some(r) = self.cursor.show(&self.memtable.index, self.snapshot) {
                 self.kind = Kind::from_u8(r.kind)?;
                 return Ok(());
             }
