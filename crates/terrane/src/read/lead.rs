@@ -11,6 +11,8 @@
 //! common with it. The scan that lent the position may be taken away meanwhile: the block is pinned here, and the key is
 //! all that another scan needs.
 
+use std::cmp::Ordering;
+
 use terrane_base::{Result, Seq};
 use terrane_format::Kind;
 use terrane_format::block::{BlockCursor, Peek, common_prefix};
@@ -141,13 +143,19 @@ impl Lead {
         }
         let shared = next.shared();
         if shared <= self.matched {
-            // It differs from the key before, hence perhaps from `end`, earlier than that did.
-            let rest = self.end.get(shared..).unwrap_or_default();
-            let common = common_prefix(next.suffix, rest);
-            if next.suffix.get(common) >= rest.get(common) {
-                return Ok(false);
-            }
-            self.matched = shared + common;
+            // It differs from the key before, hence perhaps from `end`, earlier than that did. Mostly the first byte tells.
+            self.matched = match next.suffix.first().cmp(&self.end.get(shared)) {
+                Ordering::Less => shared,
+                Ordering::Greater => return Ok(false),
+                Ordering::Equal => {
+                    let rest = self.end.get(shared..).unwrap_or_default();
+                    let common = common_prefix(next.suffix, rest);
+                    if next.suffix.get(common) >= rest.get(common) {
+                        return Ok(false);
+                    }
+                    shared + common
+                }
+            };
         }
         let length = next.end() - self.record.value_range().end;
         opened.pin.prefetch(next.end() + (RECORDS_AHEAD - 1) * length);
@@ -165,8 +173,8 @@ impl Lead {
     /// Whether `next` is an older version of the current key.
     #[inline]
     fn repeats(&self, next: &Peek<'_>) -> bool {
-        let left = self.record.key().get(next.shared()..).unwrap_or_default();
-        left.first() == next.suffix.first() && left == next.suffix
+        let (key, shared) = (self.record.key(), next.shared());
+        key.get(shared) == next.suffix.first() && key.get(shared..).unwrap_or_default() == next.suffix
     }
 }
 
