@@ -159,6 +159,9 @@ impl Merge {
     /// the others go on.
     fn seek_in_turns(&mut self, cache: &Cache, key: &[u8]) -> Result<()> {
         let hold = cache.hold();
+        if let [alone] = &mut self.sources[..] {
+            return alone.begin_seek(&hold, key).finish();
+        }
         let mut seeks: SmallVec<[Seeking<'_>; SOURCES]> = SmallVec::new();
         seeks.extend(self.sources.iter_mut().map(|s| s.begin_seek(&hold, key)));
         let mut under_way = true;
