@@ -318,10 +318,9 @@ fn warm() -> Vec<Part> {
 }
 
 fn heat() -> Vec<Part> {
-    let of =
-        |whose, of| Claim { whose, against: THEIRS, workload: W::Readmoving, threads: 1, of, bound: None };
     let claims = [OURS, THEIRS].into_iter().flat_map(|whose| {
-        [Of::AboveAtFirst, Of::AboveAtLast, Of::Misses, Of::Tail].map(|what| of(whose, what))
+        [Of::AboveAtFirst, Of::AboveAtLast, Of::Misses, Of::Tail]
+            .map(|of| Claim { whose, ..stated(W::Readmoving, of) })
     });
     let command = "--workload readmoving --threads 1 --engine terrane,rocksdb --records 5000000 --cache-mib 64 \
                    --memtable-mib 16 --direct --ops 1000000000 --seconds 60";

@@ -225,11 +225,7 @@ impl Art {
                 }
                 path.unchecked = count - 1;
             }
-            let next = match way {
-                Way::Up => node.at_or_after(stop.place),
-                Way::Down => node.before(stop.place.saturating_sub(1)),
-            };
-            if let Some((byte, child)) = next {
+            if let Some((byte, child)) = beside(node, stop.place, way) {
                 stop.place = usize::from(byte) + 1;
                 if child.is_leaf() {
                     self.prefetch_after(path, way, false);
@@ -255,12 +251,7 @@ impl Art {
                 return word;
             }
             let node = self.node(word);
-            let here = node.header().here();
-            let (place, child) = match way {
-                Way::Up if !here.is_empty() => (0, here),
-                Way::Up => node.at_or_after(0).map_or((0, Word::EMPTY), |(b, w)| (usize::from(b) + 1, w)),
-                Way::Down => node.before(256).map_or((0, here), |(b, w)| (usize::from(b) + 1, w)),
-            };
+            let (place, child) = entrance(node, way);
             path.push(word, node, place);
             if child.is_leaf() {
                 self.prefetch_after(path, way, true);
@@ -273,11 +264,11 @@ impl Art {
     #[inline]
     fn announce(&self, path: &Path, at: SeekPlace, key: &[u8]) -> bool {
         match at {
-            SeekPlace::Child(child, _) if child.is_leaf() => {
+            SeekPlace::Child(child, start) if child.is_leaf() => {
                 child.prefetch_record();
-                if let Some((stop, byte)) = path.stops.last().and_then(|s| Some((s, s.place.checked_sub(1)?)))
-                {
-                    self.node(stop.node).prefetch_steps(byte as u8);
+                // The node that it hangs in, below the key's byte.
+                if let (Some(stop), Some(&byte)) = (path.stops.last(), key.get(start - 1)) {
+                    self.node(stop.node).prefetch_steps(byte);
                 }
             }
             SeekPlace::Child(word, start) => self.prefetch(Place { word, start }, key),
@@ -297,47 +288,44 @@ impl Art {
             [stop] => (stop, None),
             [] => return,
         };
-        let next = self.beside(stop, way);
+        let behind = |stop: &Stop| beside(self.node(stop.node), stop.place, way).map(|(_, word)| word);
+        let next = behind(stop);
         if let Some(word) = next {
             self.prefetch_word(word);
         }
         if next.is_some() && !entered {
             return;
         }
-        let Some(word) = above.and_then(|above| self.beside(above, way)) else { return };
-        if entered || word.is_leaf() {
-            self.prefetch_word(word);
-        } else if let Some(first) = self.first_below(word, way) {
-            self.prefetch_word(first);
+        let Some(word) = above.and_then(behind) else { return };
+        match entered || word.is_leaf() {
+            true => self.prefetch_word(word),
+            false => self.prefetch_word(entrance(self.node(word), way).1),
         }
-    }
-
-    /// What hangs behind a stop's place.
-    fn beside(&self, stop: &Stop, way: Way) -> Option<Word> {
-        let node = self.node(stop.node);
-        let beside = match way {
-            Way::Up => node.at_or_after(stop.place),
-            Way::Down => node.before(stop.place.saturating_sub(1)),
-        };
-        beside.map(|(_, word)| word)
-    }
-
-    /// What the way through a node begins with.
-    fn first_below(&self, word: Word, way: Way) -> Option<Word> {
-        let node = self.node(word);
-        let here = Some(node.header().here()).filter(|here| way == Way::Up && !here.is_empty());
-        let child = || match way {
-            Way::Up => node.at_or_after(0),
-            Way::Down => node.before(256),
-        };
-        here.or_else(|| child().map(|(_, word)| word))
     }
 
     fn prefetch_word(&self, word: Word) {
         if word.is_leaf() {
             word.prefetch_record();
-        } else {
+        } else if !word.is_empty() {
             self.node(word).prefetch(None);
         }
+    }
+}
+
+/// The child that comes next behind a place in a node, with its byte.
+fn beside(node: NodeRef<'_>, place: usize, way: Way) -> Option<(u8, Word)> {
+    match way {
+        Way::Up => node.at_or_after(place),
+        Way::Down => node.before(place.saturating_sub(1)),
+    }
+}
+
+/// What the way through all of a node begins with, and its place. Empty for a node that has nothing.
+fn entrance(node: NodeRef<'_>, way: Way) -> (usize, Word) {
+    let here = node.header().here();
+    match way {
+        Way::Up if !here.is_empty() => (0, here),
+        Way::Up => node.at_or_after(0).map_or((0, Word::EMPTY), |(b, w)| (usize::from(b) + 1, w)),
+        Way::Down => node.before(256).map_or((0, here), |(b, w)| (usize::from(b) + 1, w)),
     }
 }

@@ -202,7 +202,7 @@ impl Engine {
         let mut extents = HashMap::new();
         for table in tables.all() {
             let state = table.state();
-            let memtables = state.memtables.iter().filter(|m| !m.is_empty()).count();
+            let memtables = state.filled().count();
             for (level, run) in state.version.runs() {
                 // A lookup that came here has looked into so many before, roughly.
                 let before = memtables + if level == 0 { 0 } else { state.version.l0.len() };

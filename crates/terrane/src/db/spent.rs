@@ -79,7 +79,7 @@ impl Spent {
         let worth = above >= LEAST_BYTES && above.saturating_mul(REWRITES) >= largest;
         match worth && looks < price {
             true => self.set(looks, price),
-            false => self.set(0, LEAST.max(if worth { 0 } else { price })),
+            false => self.set(0, if worth { LEAST } else { price }),
         }
         worth && looks >= price
     }

@@ -48,6 +48,11 @@ impl Super {
         &self.memtables[0]
     }
 
+    /// Memtables that hold anything, newest first.
+    pub(crate) fn filled(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        self.memtables.iter().filter(|m| !m.is_empty())
+    }
+
     /// The memtable that a commit of `generation` writes to.
     pub(crate) fn memtable_for(&self, generation: u64) -> &Arc<Memtable> {
         of_epoch(&self.memtables, generation, |m| &m.stretch)

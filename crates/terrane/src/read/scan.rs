@@ -30,7 +30,6 @@ use crate::db::engine::Engine;
 use crate::db::spent::TOLD_AT_ONCE;
 use crate::db::table::{Super, Table};
 use crate::levels::Run;
-use crate::memtable::Memtable;
 use crate::read::blocks::{load, load_many};
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
@@ -63,10 +62,10 @@ impl Scan {
     /// On the newest state, without a position; above it `own` runs of a transaction, the newest first.
     pub(crate) fn new(engine: &Engine, table: &Table, seq: Seq, own: &[Arc<Run>]) -> Box<Self> {
         let state = table.keep_state();
-        let (memtables, version) = (&state.value().memtables, &state.value().version);
+        let version = &state.value().version;
         let mut sources = Vec::with_capacity(SOURCES + own.len());
         sources.extend(own.iter().map(|r| Source::run(r.clone(), engine.cache.clone(), MAX_SEQ)));
-        sources.extend(filled(memtables).map(|m| Source::memtable(m.clone(), seq)));
+        sources.extend(state.value().filled().map(|m| Source::memtable(m.clone(), seq)));
         let memtables = sources.len() - own.len();
         let runs = version.runs().filter(|(_, r)| !r.is_empty());
         sources.extend(runs.map(|(_, r)| Source::run(r.clone(), engine.cache.clone(), seq)));
@@ -84,7 +83,7 @@ impl Scan {
 
     fn renew(&mut self, table: &Table, seq: Seq) -> bool {
         // A state with one more memtable is told of before any commit goes there: who sees such a commit sees that this one has passed.
-        if !table.is_present(&self.state) || filled(&self.state.value().memtables).count() != self.memtables {
+        if !table.is_present(&self.state) || self.state.value().filled().count() != self.memtables {
             return false;
         }
         self.rests = false;
@@ -138,11 +137,6 @@ impl Scan {
         // The snapshot shows the same keys in every state, so the key is there again; step off it.
         if self.merge.valid() && self.merge.key() == key { self.step(forward, key) } else { Ok(()) }
     }
-}
-
-/// Memtables that hold anything.
-fn filled(memtables: &[Arc<Memtable>]) -> impl Iterator<Item = &Arc<Memtable>> {
-    memtables.iter().filter(|m| !m.is_empty())
 }
 
 /// A cursor as its subtable knows it, or what a closed one has left.
