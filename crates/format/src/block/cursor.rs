@@ -134,16 +134,17 @@ impl BlockCursor {
         }
         let leaf = behind.saturating_sub(1);
         let mut walk = LeafWalk::new(block, leaf, key)?;
-        let mut step = walk.next()?;
+        let mut step = walk.step()?;
         if !walk.begins_as_all_do() {
             // What the directory said does not hold for such a key.
             behind = block.leaves_before(key, seq, false)?;
             walk = LeafWalk::new(block, behind.saturating_sub(1), key)?;
-            step = walk.next()?;
+            step = walk.step()?;
         }
-        while let Some((order, record)) = step {
+        while let Some((order, at)) = step {
             let position = walk.position - 1;
             if order.is_gt() || order.is_eq() && block.seq_at(position)? <= seq {
+                let record = block.record_at(at)?;
                 // It is the first one that does not sort before the key, so what it shares with the one before it, it
                 // shares with the key.
                 self.key.clear();
@@ -151,7 +152,7 @@ impl BlockCursor {
                 self.key.extend_from_slice(key.get(..record.shared as usize).unwrap_or_default());
                 return self.take_up(block, record, position);
             }
-            step = walk.next()?;
+            step = walk.step()?;
         }
         // All records of the leaf are before it, so it is the head of the next one.
         if (1..block.leaves()).contains(&behind) { self.enter_leaf(block, behind) } else { Ok(()) }

@@ -235,25 +235,36 @@ impl<'a, 'k> LeafWalk<'a, 'k> {
         self.matched >= self.block.prefix()
     }
 
+    /// The next record, and how its key compares.
     #[inline]
     pub(super) fn next(&mut self) -> Result<Option<(Ordering, Record)>> {
+        match self.step()? {
+            Some((order, at)) => Ok(Some((order, self.block.record_at(at)?))),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`LeafWalk::next`], but says of the record only where it lies: what is stepped over is not taken apart.
+    #[inline]
+    pub(super) fn step(&mut self) -> Result<Option<(Ordering, u32)>> {
         if self.position == self.end {
             return Ok(None);
         }
-        let record = self.block.record_at(self.at)?;
-        self.at = record.next;
+        let at = self.at;
+        let lens = self.block.lens_at(at)?;
+        self.at = lens.next(at);
         self.position += 1;
-        let order = match (record.shared as usize).cmp(&self.matched) {
+        let order = match lens.shared.cmp(&(self.matched as u32)) {
             Ordering::Greater => Ordering::Less,
             Ordering::Less => Ordering::Greater,
             Ordering::Equal => {
-                let suffix = self.block.slice(record.suffix, record.value);
+                let suffix = self.block.slice(lens.suffix(at), lens.value(at));
                 let rest = self.key.get(self.matched..).unwrap_or_default();
                 let common = common_prefix(suffix, rest);
                 self.matched += common;
                 suffix.get(common).cmp(&rest.get(common))
             }
         };
-        Ok(Some((order, record)))
+        Ok(Some((order, at)))
     }
 }

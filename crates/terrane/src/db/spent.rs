@@ -20,17 +20,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 
-/// Bytes that are merged in the time that a lookup's look takes.
-const BYTES_A_LOOK: u64 = 16;
-/// Such looks that take as long as a step of a merge, or as seeking in one source more.
-const LOOKS_A_STEP: u64 = 2;
+/// Bytes that are merged in the time that a lookup's look takes. (1 M records of 16 and 100 bytes in memory, one thread: a look into a run
+/// of L0 took 110 ns, into a memtable 290, and merging them down 3.1 ns a byte.)
+const BYTES_A_LOOK: u64 = 32;
+/// Such looks that take as long as seeking in one source more. A step of a merge takes as long as one.
+pub(crate) const LOOKS_A_SEEK: u32 = 3;
 /// Looks for which nobody asks.
 const LEAST: u64 = 1 << 17;
 /// Bytes in memtables and L0 for which nobody asks: looks into so little are short.
 const LEAST_BYTES: u64 = 1 << 20;
 /// See the module's head.
 const REWRITES: u64 = 8;
-/// Steps that a cursor counts by itself before it tells.
+/// Looks that a cursor counts by itself before it tells.
 pub(crate) const TOLD_AT_ONCE: u32 = 4096;
 
 /// The account of a subtable; see the module's head.
@@ -86,9 +87,9 @@ impl Spent {
 }
 
 impl Engine {
-    /// A cursor has taken so many steps.
-    pub(crate) fn merged(&self, table: &Table, steps: u32) {
-        if table.spent.add(LOOKS_A_STEP * u64::from(steps)) {
+    /// A cursor has sought and stepped for as long as so many looks take.
+    pub(crate) fn merged(&self, table: &Table, looks: u32) {
+        if table.spent.add(u64::from(looks)) {
             self.look_at_reads();
         }
     }

@@ -1,8 +1,9 @@
 //! The key and the value that a cursor stands on, apart from the scan that found them, which may be taken away at any
 //! moment between two calls.
 //!
-//! Keys are copied. A value in a block stays there: the entry pins that one block, and takes another pin only when the value
-//! lies in another block than the one before. A value in a memtable is copied, since a memtable is freed as a whole.
+//! Keys are copied, and so are values that are short: where several sources take turns, a pin on another block at each step would
+//! cost more. A longer value in a block stays there: the entry pins that one block, and takes another pin only when the value lies in
+//! another block than the one before. A value in a memtable is copied, since a memtable is freed as a whole.
 
 use std::ops::Range;
 
@@ -10,6 +11,9 @@ use terrane_cache::Pin;
 use terrane_format::Kind;
 
 use crate::read::scan::RESTING_BYTES;
+
+/// Most bytes of a value in a block that is not pinned yet which are copied: to count a pin in and out takes as long.
+const COPIED: usize = 256;
 
 /// Where a value lies.
 #[derive(Debug)]
@@ -64,17 +68,17 @@ impl Entry {
         self.key.extend_from_slice(key);
         self.kind = kind;
         match value {
-            Place::Block(pin, range) => {
-                // Frames do not move, and ours is alive: the same address is the same block.
-                if !self.block.as_deref().is_some_and(|b| std::ptr::eq(b, &**pin)) {
-                    self.block = Some(pin.clone());
-                }
+            // Frames do not move, and ours is alive: the same address is the same block.
+            Place::Block(pin, range) if self.block.as_deref().is_some_and(|b| std::ptr::eq(b, &**pin)) => {
                 self.range = range;
             }
-            Place::Memory(bytes) => {
+            Place::Block(pin, range) if range.len() > COPIED => {
+                (self.block, self.range) = (Some(pin.clone()), range);
+            }
+            value => {
                 self.block = None;
                 self.copy.clear();
-                self.copy.extend_from_slice(bytes);
+                self.copy.extend_from_slice(value.bytes());
             }
         }
     }

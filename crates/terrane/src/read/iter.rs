@@ -325,8 +325,8 @@ impl Cursor {
             self.engine.many_deletions(&self.seated.table, Met { lo, hi, seq: self.snapshot.seq }, in_memory);
         }
         scan.merge.skipped.show(1);
-        if let Some(steps) = scan.count() {
-            self.engine.merged(&self.seated.table, steps);
+        if let Some(looks) = scan.count() {
+            self.engine.merged(&self.seated.table, looks);
         }
         let (lower, upper) = (self.lower.as_deref(), self.upper.as_deref());
         let key = scan.merge.key();

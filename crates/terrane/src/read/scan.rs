@@ -27,7 +27,7 @@ use terrane_base::seat::Seat;
 use terrane_base::{Kept, MAX_SEQ, Result, Seq};
 
 use crate::db::engine::Engine;
-use crate::db::spent::TOLD_AT_ONCE;
+use crate::db::spent::{LOOKS_A_SEEK, TOLD_AT_ONCE};
 use crate::db::table::{Super, Table};
 use crate::levels::Run;
 use crate::read::blocks::{load, load_many};
@@ -51,8 +51,10 @@ pub(crate) struct Scan {
     rests: bool,
     /// How many of the state's memtables are among the sources: the others were empty.
     memtables: usize,
-    /// Seeks and steps of which nobody was told, where merging memtables and runs of L0 down would spare some.
-    steps: Option<u32>,
+    /// What seeks and steps took of which nobody was told, in looks, where merging memtables and runs of L0 down would spare some.
+    looks: Option<u32>,
+    /// What a seek takes beside that in one source.
+    seek_looks: u32,
     pub(crate) merge: Merge,
     /// Those of the cursor that has left it, while it rests.
     tools: Tools,
@@ -70,9 +72,11 @@ impl Scan {
         let runs = version.runs().filter(|(_, r)| !r.is_empty());
         sources.extend(runs.map(|(_, r)| Source::run(r.clone(), engine.cache.clone(), seq)));
         let mergeable = memtables + version.l0.len();
-        let steps = (mergeable > 0 && sources.len() > own.len() + 1).then_some(0);
+        let further = sources.len().saturating_sub(own.len() + 1) as u32;
+        let looks = (mergeable > 0 && further > 0).then_some(0);
         let merge = Merge::new(sources);
-        Box::new(Scan { state, rests: false, memtables, steps, merge, tools: Tools::default() })
+        let (seek_looks, tools) = (further * LOOKS_A_SEEK, Tools::default());
+        Box::new(Scan { state, rests: false, memtables, looks, seek_looks, merge, tools })
     }
 
     /// If it rests, has it show the registered snapshot `seq`, without a position. False if its state has not all of that.
@@ -99,12 +103,12 @@ impl Scan {
         self.tools = tools;
     }
 
-    /// Counts a seek or step, and gives how many there were if that is to be told.
+    /// Counts a step, and gives how many looks' time was spent if that is to be told.
     #[inline]
     pub(crate) fn count(&mut self) -> Option<u32> {
-        let steps = self.steps.as_mut()?;
-        *steps += 1;
-        (*steps >= TOLD_AT_ONCE).then(|| std::mem::take(steps))
+        let looks = self.looks.as_mut()?;
+        *looks += 1;
+        (*looks >= TOLD_AT_ONCE).then(|| std::mem::take(looks))
     }
 
     /// The epoch of the state it works on.
@@ -114,6 +118,7 @@ impl Scan {
 
     /// To the first key at or after `key`.
     pub(crate) fn seek(&mut self, engine: &Engine, key: &[u8]) -> Result<()> {
+        self.looks = self.looks.map(|looks| looks.saturating_add(self.seek_looks));
         self.merge.seek(&engine.cache, key, |needs| match needs {
             // Whoever else misses the same block meanwhile waits for this read.
             [one] => Ok(vec![load(&engine.cache, &one.extent, &one.part)?]),
@@ -301,7 +306,8 @@ mod tests {
             state: table.keep_state(),
             rests: false,
             memtables: 0,
-            steps: None,
+            looks: None,
+            seek_looks: 0,
             merge: Merge::new(Vec::new()),
             tools: Tools::default(),
         })
