@@ -252,9 +252,12 @@ impl Session for Handle<'_> {
             let table = |key: &[u8]| &self.tables[table_of(key, self.tables.len())];
             return Ok(ask(lane, keys.iter().map(|key| (table(key), &key[..])), see)?);
         }
-        let values = self.only()?.multi_get(keys)?;
-        values.iter().flatten().for_each(|v| see(v));
-        Ok(values.iter().flatten().count() as u64)
+        let mut found = 0;
+        self.only()?.multi_get_with(keys, |_, value| {
+            found += u64::from(value.is_some());
+            value.map(&mut *see);
+        })?;
+        Ok(found)
     }
 
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {

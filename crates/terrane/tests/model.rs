@@ -38,6 +38,11 @@ fn check_reads(db: &Db, model: &Model, rng: &mut Rng) -> Result<(), String> {
     }
     let keys: Vec<Vec<u8>> = (0..20).map(|_| format!("k{:04}", rng.below(400)).into_bytes()).collect();
     let many = table.multi_get(&keys).map_err(err)?;
+    let mut told = vec![None; keys.len()];
+    table.multi_get_with(&keys, |at, value| told[at] = value.map(<[u8]>::to_vec)).map_err(err)?;
+    if told != many {
+        return Err("multi_get_with tells other than multi_get".to_owned());
+    }
     let mut reader = db.reader();
     for (k, v) in keys.iter().zip(&many) {
         if v.as_ref() != want.get(k) {

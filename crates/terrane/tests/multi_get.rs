@@ -161,6 +161,15 @@ fn many_keys_take_bounded_groups_of_reads_and_each_block_once() {
         "{reads} reads of {} places, {often} of one",
         places.len()
     );
+    drop((calls, places));
+    let mut told: Vec<Option<Option<Vec<u8>>>> = vec![None; keys.len()];
+    t.multi_get_with(&keys, |at, value| {
+        assert!(told[at].replace(value.map(<[u8]>::to_vec)).is_none(), "key {} twice", asked[at]);
+    })
+    .unwrap();
+    for (i, told) in asked.iter().zip(told) {
+        assert!(told == Some(want(*i)), "key {i}");
+    }
     let s = db.stats();
     assert!(s.cache_bytes <= s.cache_capacity + s.cache_capacity / 20);
 }

@@ -115,6 +115,35 @@ impl Subtable {
         multi::multi_get(&self.engine, &self.table, keys).map_err(|e| e.with_subtable(&*self.table.name))
     }
 
+    /// Tells `f` the values of many keys where they lie, without copies, each with the number of its key, in any order; as of one moment.
+    /// `f` must be quick: it may hold up the reclamation of cache memory while it runs, and must not call into the database. What is not
+    /// cached is read as in [`Subtable::multi_get`].
+    ///
+    /// ```
+    /// # fn main() -> terrane::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrane::Db::open(dir.path(), terrane::Options::new())?;
+    /// # let users = db.create_subtable("users", terrane::SubtableOptions::new())?;
+    /// users.put(b"ada", b"1815")?;
+    /// users.put(b"charles", b"1791")?;
+    /// let mut lengths = [0; 3];
+    /// users.multi_get_with(&["ada", "mary", "charles"], |at, value| lengths[at] = value.map_or(0, <[u8]>::len))?;
+    /// assert_eq!(lengths, [4, 0, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Subtable::multi_get`]; some keys may have been told of before.
+    pub fn multi_get_with(
+        &self,
+        keys: &[impl AsRef<[u8]>],
+        f: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        multi::multi_get_with(&self.engine, &self.table, keys, f)
+            .map_err(|e| e.with_subtable(&*self.table.name))
+    }
+
     /// A lookup in steps: each answers from memory or names the block that it needs.
     ///
     /// # Errors

@@ -168,7 +168,7 @@ pub(super) struct Running<'e> {
     pollers: Vec<Poller>,
     /// Lookups of the turn, with the place of their lane.
     batch: Vec<(usize, Request)>,
-    said: Vec<Option<Result<Said>>>,
+    said: Vec<Option<Result<Said<'static>>>>,
     /// Requests that wait for the medium.
     late: usize,
     turns: u32,
@@ -356,14 +356,18 @@ impl<'e> Running<'e> {
             })
             .collect();
         let hold = engine.cache.hold();
-        turns::look_up(&hold, seq, keys.into_iter(), |at, outcome| said[at] = Some(outcome));
+        turns::look_up(&hold, seq, keys.into_iter(), |at, outcome| {
+            said[at] = Some(outcome.map(Said::into_owned));
+        });
         drop(hold);
         let mut lacking = Vec::new();
         for ((lane, request), said) in self.batch.drain(..).zip(self.said.drain(..)) {
             let lane = &mut self.lanes[lane];
             let outcome = match said {
                 Some(Ok(Said::Value(None))) => Ok(None),
-                Some(Ok(Said::Value(Some(copy)))) if copy.kind != Kind::ValueRef => Ok(Some(copy.value)),
+                Some(Ok(Said::Value(Some((kind, value))))) if kind != Kind::ValueRef => {
+                    Ok(Some(value.into_owned()))
+                }
                 Some(Err(e)) => Err(e),
                 _ => {
                     lacking.push((lane.number, request));

@@ -7,6 +7,7 @@
 //! full; a lookup that waits for its turn holds no block. So a call takes a bounded amount of memory beside its keys and
 //! their values, however many keys and however small the cache.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 
 use terrane_base::{Result, Seq};
@@ -53,8 +54,9 @@ pub(crate) fn multi_get(
     table: &Table,
     keys: &[impl AsRef<[u8]>],
 ) -> Result<Vec<Option<Vec<u8>>>> {
-    if let Some(values) = multi_get_at(engine, table, keys, None)? {
-        return Ok(values);
+    let mut values = Values::of(keys);
+    if tell_at(engine, table, keys, None, |at, value| values.take(at, value))? {
+        return Ok(values.0);
     }
     let snapshot = engine.snapshots.register(|| engine.visible());
     multi_get_registered(engine, table, keys, snapshot.seq)
@@ -67,16 +69,57 @@ pub(crate) fn multi_get_registered(
     keys: &[impl AsRef<[u8]>],
     seq: Seq,
 ) -> Result<Vec<Option<Vec<u8>>>> {
-    multi_get_at(engine, table, keys, Some(seq))?.ok_or_else(|| outdated(seq))
+    let mut values = Values::of(keys);
+    tell_registered(engine, table, keys, seq, |at, value| values.take(at, value))?;
+    Ok(values.0)
 }
 
-/// As [`multi_get`], at the registered `seq` or else at the newest; `None` if the newest was overtaken meanwhile.
-fn multi_get_at(
+/// Tells `f` the value of each of `keys`, with its number, as of one moment, in any order.
+pub(crate) fn multi_get_with(
+    engine: &Engine,
+    table: &Table,
+    keys: &[impl AsRef<[u8]>],
+    mut f: impl FnMut(usize, Option<&[u8]>),
+) -> Result<()> {
+    // Registered from the beginning, for what was told cannot be taken back.
+    let snapshot = engine.snapshots.register(|| engine.visible());
+    tell_registered(engine, table, keys, snapshot.seq, |at, value| f(at, value.as_deref()))
+}
+
+/// Values in the order of their keys.
+struct Values(Vec<Option<Vec<u8>>>);
+
+impl Values {
+    fn of<K>(keys: &[K]) -> Self {
+        Values(keys.iter().map(|_| None).collect())
+    }
+
+    fn take(&mut self, at: usize, value: Option<Cow<'_, [u8]>>) {
+        self.0[at] = value.map(Cow::into_owned);
+    }
+}
+
+fn tell_registered(
+    engine: &Engine,
+    table: &Table,
+    keys: &[impl AsRef<[u8]>],
+    seq: Seq,
+    tell: impl FnMut(usize, Option<Cow<'_, [u8]>>),
+) -> Result<()> {
+    match tell_at(engine, table, keys, Some(seq), tell)? {
+        true => Ok(()),
+        false => Err(outdated(seq)),
+    }
+}
+
+/// Tells of each key, at the registered `seq` or else at the newest, unless it fails; false if the newest was overtaken meanwhile.
+fn tell_at(
     engine: &Engine,
     table: &Table,
     keys: &[impl AsRef<[u8]>],
     seq: Option<Seq>,
-) -> Result<Option<Vec<Option<Vec<u8>>>>> {
+    mut tell: impl FnMut(usize, Option<Cow<'_, [u8]>>),
+) -> Result<bool> {
     // Of a dropped table the state may be the empty one.
     let state = table.state_full();
     table.check_alive()?;
@@ -86,22 +129,20 @@ fn multi_get_at(
             let now = engine.visible();
             // After that: see `read::lookup`.
             if table.epoch() != state.epoch {
-                return Ok(None);
+                return Ok(false);
             }
             now
         }
     };
-    let mut out: Vec<Option<Vec<u8>>> = Vec::new();
-    out.resize_with(keys.len(), || None);
     let view = View { state: &state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };
-    let Some(lacking) = from_memory(engine, view, keys, seq, &mut out)? else { return Ok(None) };
+    let Some(lacking) = from_memory(engine, view, keys, seq, &mut tell)? else { return Ok(false) };
     let overtaken = Cell::new(false);
     // Goes on with the lookup of key `at`; what it needs next, or nothing if it is answered.
     let mut step = |at: usize, walk: &mut Walk, mut supplied: Option<Pin>| -> Result<Option<Need>> {
         let mut found = Some(|hit: Found<'_>| Copied::from(hit));
         match walk.advance(view, keys[at].as_ref(), seq, &mut supplied, &mut found)? {
             Step::Done(value) => {
-                out[at] = value.map(|copy| engine.value_of(copy)).transpose()?;
+                tell(at, value.map(|copy| engine.value_of(copy)).transpose()?.map(Cow::Owned));
                 Ok(None)
             }
             Step::Need(need) => Ok(Some(*need)),
@@ -119,7 +160,7 @@ fn multi_get_at(
         }
         // Memtables are looked at here, so it does not come later.
         if overtaken.get() {
-            return Ok(None);
+            return Ok(false);
         }
     }
     let most = bytes_at_once(engine.options.cache_bytes);
@@ -143,16 +184,16 @@ fn multi_get_at(
         }
         waiting.retain(|w| !w.done);
     }
-    Ok(Some(out))
+    Ok(true)
 }
 
-/// Answers what memory can answer; the places of the other keys, or `None` if the sequence was overtaken.
+/// Tells what memory can answer; the places of the other keys, or `None` if the sequence was overtaken.
 fn from_memory(
     engine: &Engine,
     view: View<'_>,
     keys: &[impl AsRef<[u8]>],
     seq: Seq,
-    out: &mut [Option<Vec<u8>>],
+    tell: &mut impl FnMut(usize, Option<Cow<'_, [u8]>>),
 ) -> Result<Option<Vec<usize>>> {
     if keys.len() < 2 {
         return Ok(Some((0..keys.len()).collect()));
@@ -162,14 +203,8 @@ fn from_memory(
         let hold = engine.cache.hold();
         let numbered = (chunk * HELD..).zip(some).map(|(at, key)| (at, view, key.as_ref()));
         turns::look_up(&hold, seq, numbered, |at, said| match said {
-            Ok(Said::Value(value)) => {
-                out[at] = value.map(|copy| {
-                    if copy.kind == Kind::ValueRef {
-                        large.push(at);
-                    }
-                    copy.value
-                });
-            }
+            Ok(Said::Value(Some((Kind::ValueRef, encoded)))) => large.push((at, encoded.into_owned())),
+            Ok(Said::Value(value)) => tell(at, value.map(|(_, bytes)| bytes)),
             Ok(Said::NotAll) => lacking.push(at),
             Ok(Said::Outdated) => overtaken = true,
             Err(e) => failed = Some(e),
@@ -181,9 +216,8 @@ fn from_memory(
         if overtaken {
             return Ok(None);
         }
-        for at in large.drain(..) {
-            let value = out[at].take().map(|encoded| engine.read_large(&encoded));
-            out[at] = value.transpose()?;
+        for (at, encoded) in large.drain(..) {
+            tell(at, Some(Cow::Owned(engine.read_large(&encoded)?)));
         }
     }
     Ok(Some(lacking))

@@ -6,6 +6,7 @@
 //! coroutines: G. Psaropoulos, T. Legler, N. May, A. Ailamaki, "Interleaving with Coroutines: A Practical Approach for Robust Index
 //! Joins", VLDB 2017.) Nothing here reads the medium but, once, the range tombstones of an extent that has any.
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll, Waker};
 
@@ -15,30 +16,41 @@ use terrane_format::block::{Block, Probe};
 use terrane_format::{Kind, checksum, filter};
 
 use crate::levels::{Extent, ExtentRef};
-use crate::read::lookup::{Asked, Copied, Found, View, filter_at, run_at};
+use crate::read::lookup::{Asked, Found, View, filter_at, run_at};
 use crate::read::near::Near;
 
 /// How many take turns. The processor has ten or a few more loads under way at the same time; some lookups have asked for more than one
 /// thing, some for nothing.
 pub(crate) const TURNS: usize = 16;
 
-/// What memory says of a key.
+/// What memory says of a key, where it lies.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum Said<'h> {
     /// The answer: `None` if the key has no value.
-    Value(Option<Copied>),
+    Value(Option<(Kind, Cow<'h, [u8]>)>),
     /// Nothing: something that is needed is not in memory.
     NotAll,
     /// The sequence is not registered, and can no longer be read at.
     Outdated,
 }
 
+impl Said<'_> {
+    /// A copy.
+    pub(crate) fn into_owned(self) -> Said<'static> {
+        match self {
+            Said::Value(v) => Said::Value(v.map(|(kind, value)| (kind, Cow::Owned(value.into_owned())))),
+            Said::NotAll => Said::NotAll,
+            Said::Outdated => Said::Outdated,
+        }
+    }
+}
+
 /// Looks up `keys`, which come with their numbers and with where to look, at `seq`, and tells `done` of each of them, in any order.
-pub(crate) fn look_up<'k>(
-    hold: &Hold<'_>,
+pub(crate) fn look_up<'h>(
+    hold: &'h Hold<'h>,
     seq: Seq,
-    mut keys: impl Iterator<Item = (usize, View<'k>, &'k [u8])>,
-    mut done: impl FnMut(usize, Result<Said>),
+    mut keys: impl Iterator<Item = (usize, View<'h>, &'h [u8])>,
+    mut done: impl FnMut(usize, Result<Said<'_>>),
 ) {
     let mut turns: Vec<_> = Vec::with_capacity(TURNS);
     for (number, view, key) in keys.by_ref().take(TURNS) {
@@ -76,7 +88,7 @@ fn give_way() -> impl Future<Output = ()> {
 }
 
 /// As [`crate::read::lookup::Walk`], but that what memory lacks is not named.
-async fn one(view: View<'_>, hold: &Hold<'_>, key: &[u8], seq: Seq) -> Result<Said> {
+async fn one<'h>(view: View<'h>, hold: &'h Hold<'h>, key: &'h [u8], seq: Seq) -> Result<Said<'h>> {
     for m in &view.state.memtables {
         let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Said::Outdated) };
         let mut search = m.index.search(key);
@@ -111,20 +123,20 @@ async fn one(view: View<'_>, hold: &Hold<'_>, key: &[u8], seq: Seq) -> Result<Sa
 }
 
 /// What one extent says; `None` is nothing.
-async fn in_extent(
-    asked: Asked<'_>,
-    r: &ExtentRef,
-    view: View<'_>,
-    hold: &Hold<'_>,
-    (key, seq): (&[u8], Seq),
+async fn in_extent<'h>(
+    asked: Asked<'h>,
+    r: &'h ExtentRef,
+    view: View<'h>,
+    hold: &'h Hold<'h>,
+    (key, seq): (&'h [u8], Seq),
     hash: &mut Option<u64>,
-) -> Result<Option<Said>> {
+) -> Result<Option<Said<'h>>> {
     let extent: &Extent = &r.extent;
     if extent.meta.blocks == 0 {
         return Ok(None);
     }
     if let Some(row) = asked.row() {
-        return Ok(Some(Said::Value(value(asked.judge(row.seq, row.kind, &row.value)))));
+        return Ok(Some(Said::Value(value(asked.judge(row.seq, row.kind, &row.value))).into_owned()));
     }
     let Some(near) = Near::of(extent, view.cache, hold) else { return Ok(Some(Said::NotAll)) };
     let approach = near.approach(key)?;
@@ -158,6 +170,6 @@ async fn in_extent(
     Ok(None)
 }
 
-fn value(found: Option<Found<'_>>) -> Option<Copied> {
-    found.filter(|f| !f.kind.is_delete()).map(Copied::from)
+fn value(found: Option<Found<'_>>) -> Option<(Kind, Cow<'_, [u8]>)> {
+    found.filter(|f| !f.kind.is_delete()).map(|f| (f.kind, Cow::Borrowed(f.value)))
 }
