@@ -1,6 +1,6 @@
 //! What readers have in the cache stays there when merges rewrite it.
 
-use terrane::{Db, Options, Result, Subtable, SubtableOptions};
+use terrane::{Compression, Db, Options, Result, Subtable, SubtableOptions, Tuning};
 
 const KEYS: u32 = 20_000;
 
@@ -62,4 +62,62 @@ fn what_nobody_reads_stays_outside_when_there_is_no_room() -> Result<()> {
     assert!(stats.cache_bytes <= stats.cache_capacity * 105 / 100, "{} bytes", stats.cache_bytes);
     assert!(misses(&db, || read_all(&t, 3))? > 0);
     read_all(&t, 3)
+}
+
+/// Small extents, levels of 14 MB of which most lie in the second, and a cache for a part of them.
+fn open_small(cache_bytes: usize, extent_bytes: usize) -> Result<(tempfile::TempDir, Db, Subtable)> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let tuning = Tuning { extent_bytes, ..Tuning::default() };
+    let options = Options::new().memtable_bytes(1 << 20).cache_bytes(cache_bytes).tuning(tuning);
+    let db = Db::open(dir.path(), options)?;
+    let t = db.create_subtable("t", SubtableOptions::new().compression(Compression::None))?;
+    (0..MANY).try_for_each(|i| t.put(&key(i), &[7; 100]))?;
+    t.compact()?;
+    Ok((dir, db, t))
+}
+
+const MANY: u32 = 120_000;
+
+fn read(t: &Subtable, keys: impl Iterator<Item = u32>) -> Result<()> {
+    for i in keys {
+        assert!(t.get_with(&key(i), |_| ())?.is_some(), "key {i}");
+    }
+    Ok(())
+}
+
+/// Overwrites a few records of every block, and merges them down.
+fn rewrite(db: &Db, t: &Subtable) -> Result<()> {
+    (0..MANY).step_by(50).try_for_each(|i| t.put(&key(i), &[8; 100]))?;
+    t.compact()?;
+    db.wait_idle()
+}
+
+#[test]
+fn indexes_and_filters_that_are_read_stay_though_their_blocks_do_not() -> Result<()> {
+    let (_dir, db, t) = open_small(1 << 20, 256 << 10)?;
+    // Keys of every extent, hardly ever of a block that is still there.
+    let some = |salt: u32, many: u32| (0..many).map(move |i| (i * 77_773 + salt) % MANY);
+    read(&t, some(1, 2000))?;
+    read(&t, some(30, 2000))?;
+    let before = misses(&db, || read(&t, some(17, 400)))?;
+    rewrite(&db, &t)?;
+    let after = misses(&db, || read(&t, some(41, 400)))?;
+    // Each of 57 extents has an index and filters.
+    assert!((300..420).contains(&before), "{before} misses: the cache holds the blocks, or not the indexes");
+    assert!(after < 470, "{before} misses before the merge, {after} after it");
+    Ok(())
+}
+
+#[test]
+fn more_than_a_merge_may_take_room_for_stays_when_it_is_read() -> Result<()> {
+    let (_dir, db, t) = open_small(4 << 20, 64 << 10)?;
+    // Two thirds of the cache, side by side, where a merge may have an eighth leave.
+    let hot = || 40_000..63_000;
+    read(&t, hot())?;
+    read(&t, hot())?;
+    assert_eq!(misses(&db, || read(&t, hot()))?, 0);
+    rewrite(&db, &t)?;
+    let after = misses(&db, || read(&t, hot()))?;
+    assert!(after < 40, "{after} misses of 160 blocks after the merge");
+    Ok(())
 }

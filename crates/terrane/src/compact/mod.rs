@@ -3,7 +3,8 @@
 //!
 //! A job works on one *piece*: a key range of all L0 runs and L1, or of a level and the one below, about
 //! `piece_bytes` large. What straddles the piece's edges is trimmed, not rewritten, so that pieces stay small whatever
-//! the shape of the tree, each is installed by itself, and space comes back as the work goes on.
+//! the shape of the tree, each is installed by itself, and space comes back as the work goes on. Of what readers have in the cache
+//! less is merged at a time (`share`).
 
 pub(crate) mod busy;
 pub(crate) mod claim;
@@ -12,4 +13,5 @@ pub(crate) mod inputs;
 pub(crate) mod pick;
 pub(crate) mod plan;
 pub(crate) mod run;
+mod share;
 pub(crate) mod warm;

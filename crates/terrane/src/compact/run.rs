@@ -103,6 +103,8 @@ struct Merge<'a> {
     blocks: &'a [Vec<BlockOf>],
     tombstones: &'a RangeTombstones,
     bottom: bool,
+    /// Where the indexes of the input are read.
+    indexes: Warm<'a>,
     done: Arc<Signal>,
     reading: VecDeque<Reading<'a>>,
     pending: VecDeque<Pending<'a>>,
@@ -114,7 +116,7 @@ impl Engine {
     ///
     /// # Errors
     /// Whatever reading, merging, writing or installing fails with; nothing is changed then.
-    pub(crate) fn compact_piece(
+    pub(super) fn compact_at_once(
         self: &Arc<Self>,
         table: &Arc<Table>,
         pick: &Pick,
@@ -291,6 +293,9 @@ impl Context<'_> {
         let tombstones = inputs::tombstones(ways, range)?;
         let all = self.task(range.clone(), Vec::new(), tombstones.clone(), bottom);
         let survivors = terrane_compaction::kept_tombstones(&all);
+        // Before they are opened for this.
+        let asked = |r: &&ExtentRef| engine.cache.is_read(Part::Index.key(&r.extent)) == Some(true);
+        let indexes: Vec<_> = ways.iter().flatten().filter(asked).map(|r| (&*r.lo, &*r.hi)).collect();
         for range in plan::between_trimmed_edges(range, ways) {
             let blocks = ways
                 .iter()
@@ -303,6 +308,7 @@ impl Context<'_> {
                 blocks: &blocks,
                 tombstones: &tombstones,
                 bottom,
+                indexes: Warm::new(indexes.clone()),
                 done: Arc::new(Signal::new()),
                 reading: VecDeque::new(),
                 pending: VecDeque::new(),
@@ -523,7 +529,8 @@ impl<'a> Merge<'a> {
                 out.dropped_values.extend(output.dropped_values);
                 // The sums were checked with all the rest of the output.
                 output.blocks.into_iter().zip(output.block_crcs).try_for_each(|(block, crc)| {
-                    let heir = warm.heir(&block.first_key, &block.last_key);
+                    let was_read = warm.meets(&block.first_key, &block.last_key);
+                    let heir = self.heir(was_read, &block.first_key, &block.last_key);
                     writer.add_block(block, Some(crc), heir)
                 })
             }
@@ -531,8 +538,17 @@ impl<'a> Merge<'a> {
         }
     }
 
+    /// What becomes of a block from `first` to `last` that replaces one that was read, or not. Blocks come in ascending order.
+    fn heir(&mut self, was_read: bool, first: &[u8], last: &[u8]) -> Heir {
+        match self.indexes.meets(first, last) {
+            _ if was_read => Heir::Yes,
+            true => Heir::Index,
+            false => Heir::No,
+        }
+    }
+
     /// Copies blocks as bytes, verified.
-    fn copy(&self, way: usize, range: std::ops::Range<usize>, writer: &mut RunWriter) -> Result<()> {
+    fn copy(&mut self, way: usize, range: std::ops::Range<usize>, writer: &mut RunWriter) -> Result<()> {
         let engine = self.cx.engine;
         let mut cursor = BlockCursor::new();
         for b in &self.blocks[way][range] {
@@ -553,7 +569,7 @@ impl<'a> Merge<'a> {
                 Some(pin) => handle.filter(pin).map_err(place)?,
             };
             let was_read = engine.cache.is_read(Part::Data(*handle).key(extent)) == Some(true);
-            let heir = if was_read { Heir::Yes } else { Heir::No };
+            let heir = self.heir(was_read, &first.0, cursor.key());
             writer.add_stored_block(
                 (&first.0, first.1),
                 cursor.key(),

@@ -1,7 +1,5 @@
 //! Which keys of a task's input readers have in the cache: what is written in their place goes there too.
 
-use crate::levels::Heir;
-
 /// The range of a block: from its first key to the first one behind it.
 pub(crate) type Span<'a> = (&'a [u8], &'a [u8]);
 
@@ -13,7 +11,7 @@ pub(crate) struct Warm<'a> {
 }
 
 impl<'a> Warm<'a> {
-    /// From the ranges of cached blocks that were read, in any order.
+    /// From the ranges, in any order, of cached blocks that were read, or of extents whose indexes are.
     pub(crate) fn new(mut spans: Vec<Span<'a>>) -> Self {
         spans.sort_unstable();
         spans.dedup_by(|next, before| {
@@ -26,15 +24,12 @@ impl<'a> Warm<'a> {
         Warm { spans, at: 0 }
     }
 
-    /// What becomes of a block from `first` to `last`. Blocks come in ascending order.
-    pub(crate) fn heir(&mut self, first: &[u8], last: &[u8]) -> Heir {
+    /// Whether a range has to do with a block from `first` to `last`. Blocks come in ascending order.
+    pub(crate) fn meets(&mut self, first: &[u8], last: &[u8]) -> bool {
         while self.spans.get(self.at).is_some_and(|(_, hi)| *hi <= first) {
             self.at += 1;
         }
-        match self.spans.get(self.at) {
-            Some((lo, _)) if *lo <= last => Heir::Yes,
-            _ => Heir::No,
-        }
+        self.spans.get(self.at).is_some_and(|(lo, _)| *lo <= last)
     }
 }
 
@@ -58,7 +53,7 @@ mod tests {
     #[test]
     fn blocks_take_after_what_they_overlap() {
         let mut w = Warm::new(vec![(b"c", b"e"), (b"k", b"m")]);
-        let mut meets = |first: &str, last: &str| w.heir(first.as_bytes(), last.as_bytes()) == Heir::Yes;
+        let mut meets = |first: &str, last: &str| w.meets(first.as_bytes(), last.as_bytes());
         assert!(!meets("a", "b"));
         assert!(meets("b", "c"), "the first key of a range is in it");
         assert!(meets("d", "f"));
@@ -66,6 +61,6 @@ mod tests {
         assert!(meets("l", "z"));
         assert!(!meets("zz", "zzz"));
         let mut none = Warm::new(Vec::new());
-        assert_eq!(none.heir(b"a", b"z"), Heir::No);
+        assert!(!none.meets(b"a", b"z"));
     }
 }

@@ -165,8 +165,7 @@ impl Engine {
                 continue;
             };
             self.spawn("compaction", move |engine| {
-                let done = engine.compact_piece(&table, &pick, &version);
-                drop(version);
+                let done = engine.compact_piece(&table, &pick, version);
                 let installed = matches!(done, Ok(true));
                 let failed = done.err().filter(|e| {
                     !table.is_dropped() && !matches!(e.kind(), ErrorKind::SubtableDropped | ErrorKind::Closed)
@@ -434,7 +433,10 @@ impl Engine {
                 let mut above = version.runs().filter(|(level, _)| *level == pick.from);
                 match above.all(|(_, run)| run.overlapping(lo, hi).is_empty()) {
                     true => Ok(true),
-                    false => self.compact_piece(table, pick, &version),
+                    false => {
+                        drop(above);
+                        self.compact_piece(table, pick, version)
+                    }
                 }
             }
             None => table.check_alive().and(self.check_writable()).map(|()| false),

@@ -2,7 +2,8 @@
 //!
 //! A merge replaces blocks that readers found in the cache by others that they would have to fetch from the device, so
 //! those that take the place of cached ones enter at once: see [`Heir`]. So do the index and the filters of an extent that
-//! will be asked by every lookup of its range, and whatever finds room: what is written is in memory anyway.
+//! will be asked by every lookup of its range, or that takes the place of one whose index is asked; and whatever finds room: what
+//! is written is in memory anyway.
 
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ pub(crate) enum Heir {
     /// Nobody asked for what it replaces, or it replaces nothing: it enters where there is room for it, and is the first to
     /// leave.
     No,
+    /// As `No`; but readers have the index of what it replaces in the cache, so that of its extent enters.
+    Index,
     /// It replaces blocks that readers have in the cache: others may have to leave for it.
     Yes,
 }
@@ -31,6 +34,8 @@ pub(crate) struct Heirs {
     allowance: usize,
     /// Whether index and filters enter even where no block does.
     sections: bool,
+    /// As `sections`, of the extent being built alone.
+    index: bool,
     /// Whether anything enters.
     open: bool,
     blocks: Vec<Kept>,
@@ -53,13 +58,26 @@ struct Kept {
 impl Heirs {
     /// For a merge that is one of `jobs` at a time, and has claimed `used` bytes so far.
     pub(crate) fn new(cache: Arc<Cache>, sections: bool, jobs: usize, used: usize) -> Self {
-        let allowance = (cache.capacity() / SHARE / jobs.max(1)).saturating_sub(used);
-        Heirs { cache, allowance, sections, open: true, blocks: Vec::new(), bytes: 0 }
+        let allowance = Heirs::share(&cache, jobs).saturating_sub(used);
+        Heirs { cache, allowance, sections, index: false, open: true, blocks: Vec::new(), bytes: 0 }
+    }
+
+    /// Bytes for which others may have to leave, for a merge that is one of `jobs` at a time.
+    pub(crate) fn share(cache: &Cache, jobs: usize) -> usize {
+        cache.capacity() / SHARE / jobs.max(1)
     }
 
     /// Nothing enters: readers will not see what is written as it is stored.
     pub(crate) fn none(cache: Arc<Cache>) -> Self {
-        Heirs { cache, allowance: 0, sections: false, open: false, blocks: Vec::new(), bytes: 0 }
+        Heirs {
+            cache,
+            allowance: 0,
+            sections: false,
+            index: false,
+            open: false,
+            blocks: Vec::new(),
+            bytes: 0,
+        }
     }
 
     /// Keeps the raw bytes of the block that will lie at `offset`, if it is to enter; where it is `plain`, they will lie there.
@@ -67,9 +85,10 @@ impl Heirs {
         if !self.open {
             return;
         }
+        self.index |= heir == Heir::Index;
         let claims = self.bytes + raw.len() > self.cache.room();
         if claims {
-            if heir == Heir::No || raw.len() > self.allowance {
+            if heir != Heir::Yes || raw.len() > self.allowance {
                 return;
             }
             self.allowance -= raw.len();
@@ -84,7 +103,8 @@ impl Heirs {
     pub(super) fn enter(&mut self, extent: &FinishedExtent) -> usize {
         let id = extent.meta.id;
         let key = |offset| FrameKey { extent: id.0, offset };
-        if extent.meta.blocks > 0 && (self.sections || !self.blocks.is_empty()) {
+        let index = std::mem::take(&mut self.index);
+        if extent.meta.blocks > 0 && (self.sections || index || !self.blocks.is_empty()) {
             let sections = [(extent.meta.index, Priority::Index), (extent.meta.filter, Priority::Filter)];
             for (section, priority) in sections.iter().filter(|(s, _)| s.len > 0) {
                 let from = section.offset as usize;
