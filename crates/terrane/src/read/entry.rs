@@ -10,7 +10,7 @@ use std::ops::Range;
 use terrane_cache::Pin;
 use terrane_format::Kind;
 
-use crate::read::scan::RESTING_BYTES;
+use crate::read::scan::empty;
 
 /// Most bytes of a value in a block that is not pinned yet which are copied: to count a pin in and out takes as long.
 const COPIED: usize = 256;
@@ -99,8 +99,8 @@ impl Entry {
 
     /// Clears it, and keeps but little memory.
     pub(crate) fn rest(&mut self) {
-        self.clear();
-        self.key.shrink_to(RESTING_BYTES);
-        self.copy.shrink_to(RESTING_BYTES);
+        self.block = None;
+        empty(&mut self.key);
+        empty(&mut self.copy);
     }
 }

@@ -18,7 +18,7 @@ use terrane_format::Kind;
 use terrane_format::block::{BlockCursor, Peek, common_prefix};
 
 use crate::read::blocks::Opened;
-use crate::read::scan::RESTING_BYTES;
+use crate::read::scan::{RESTING_BYTES, empty};
 
 /// Records ahead of the current one that the processor is asked to load, as far apart as the last two.
 const RECORDS_AHEAD: usize = 4;
@@ -108,8 +108,7 @@ impl Lead {
     pub(crate) fn rest(&mut self) {
         self.block = None;
         self.record.rest(RESTING_BYTES);
-        self.end.clear();
-        self.end.shrink_to(RESTING_BYTES);
+        empty(&mut self.end);
         self.steps = PAYS;
     }
 

@@ -17,7 +17,7 @@ use terrane_cache::{Cache, Pin};
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
-use crate::read::scan::{RESTING_BYTES, SOURCES};
+use crate::read::scan::{SOURCES, empty};
 use crate::read::skipped::Skipped;
 use crate::read::source::{Seeking, Source};
 use crate::tombstone::Fragment;
@@ -66,8 +66,7 @@ impl Merge {
     pub(crate) fn rest(&mut self) {
         self.sources.iter_mut().for_each(Source::rest);
         self.current = None;
-        self.key.clear();
-        self.key.shrink_to(RESTING_BYTES);
+        empty(&mut self.key);
         self.skipped = Skipped::default();
     }
 

@@ -17,7 +17,7 @@ use crate::read::entry::Place;
 use crate::read::lead::Lead;
 use crate::read::lookup::Need;
 use crate::read::run_cursor::{RunCursor, RunSeek};
-use crate::read::scan::RESTING_BYTES;
+use crate::read::scan::{RESTING_BYTES, empty};
 use crate::tombstone::{Fragment, Picture};
 
 /// See the module's head.
@@ -55,8 +55,7 @@ impl Source {
             }
             Source::Run(s) => {
                 s.cursor.rest();
-                s.skip.clear();
-                s.skip.shrink_to(RESTING_BYTES);
+                empty(&mut s.skip);
             }
         }
     }
