@@ -78,7 +78,7 @@ mod tests {
     use crate::key::FrameKey;
 
     fn hash(offset: u32) -> u64 {
-        FrameKey { extent: 9, offset }.hash()
+        FrameKey::new(9, offset).hash()
     }
 
     #[test]

@@ -49,15 +49,25 @@ impl Policy {
         self.entries.list(Queue::Small).bytes + self.entries.list(Queue::Main).bytes
     }
 
-    /// Takes in `frame`; the caller has made room and checked [`Entries::has_room`].
-    pub(crate) fn admit(&mut self, frame: Pin, hash: u64) {
-        let priority = frame.priority();
-        let queue = match priority {
-            Priority::Data if !self.ghosts.take(hash) => Queue::Small,
-            _ => Queue::Main,
-        };
-        self.entries.add(frame, hash, queue, credit(priority));
+    /// Takes in `frame`; the caller has made room and checked [`Entries::has_room`]. Says whether its ghost was here.
+    pub(crate) fn admit(&mut self, frame: Pin, hash: u64) -> bool {
+        let is_data = frame.priority() == Priority::Data;
+        let returned = is_data && self.ghosts.take(hash);
+        self.add(frame, hash, if is_data && !returned { Queue::Small } else { Queue::Main });
+        returned
+    }
+
+    /// Takes in `frame` as the newest of `queue`.
+    pub(crate) fn add(&mut self, frame: Pin, hash: u64, queue: Queue) {
+        let credit = credit(frame.priority());
+        self.entries.add(frame, hash, queue, credit);
         self.ghosts.fit(self.entries.len());
+    }
+
+    /// The frame that has been here longest, those on probation first.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        let tails = [Queue::Small, Queue::Main].map(|queue| self.entries.list(queue).tail);
+        tails.into_iter().find(|&id| id != NIL)
     }
 
     /// Chooses a frame to leave and takes it out. Looks at no more than `steps` frames, and counts them down; `None` if
@@ -120,13 +130,13 @@ mod tests {
     use crate::key::FrameKey;
 
     fn frame(offset: u32, priority: Priority) -> (Pin, u64) {
-        let key = FrameKey { extent: u64::from(offset % 5), offset };
+        let key = FrameKey::new(u64::from(offset % 5), offset);
         (Pin::new(key, priority, &[0; 100], None), key.hash())
     }
 
     fn policy(frames: impl IntoIterator<Item = (Pin, u64)>) -> Policy {
         let mut p = Policy::default();
-        frames.into_iter().for_each(|(f, h)| p.admit(f, h));
+        frames.into_iter().for_each(|(f, h)| assert!(!p.admit(f, h)));
         p
     }
 

@@ -149,8 +149,10 @@ impl<'e> Core<'e> {
         let now = self.shared.engine.media.now();
         if let Some(total) = self.load.take(now, REPORT) {
             let tables = self.tables.notes().map(|(id, served)| (id, served.take())).collect();
-            self.shared.balance.report(self.number, total, tables, &self.shared.placement);
-            self.shared.forget_dropped();
+            match self.shared.balance.report(self.number, total, tables, &self.shared.placement) {
+                true => self.shared.owners_changed(),
+                false => self.shared.forget_dropped(),
+            }
         }
     }
 }
