@@ -479,14 +479,9 @@ impl Cache {
         }
         if !self.parts.is_whole() {
             self.shrink(part, part.share.bytes(), hash);
-            while self.accounts.over()
-                && let Some(fullest) = self.parts.fullest()
-            {
-                let before = fullest.share.resident();
-                self.shrink(fullest, fullest.share.bytes(), hash);
-                if fullest.share.resident() >= before {
-                    break;
-                }
+            if self.accounts.over() {
+                let first = self.parts.fullest().into_iter();
+                first.chain(self.parts.all()).for_each(|part| self.shrink(part, part.share.bytes(), hash));
             }
         }
         self.parts.all().for_each(|part| self.shrink(part, 0, hash));

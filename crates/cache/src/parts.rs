@@ -105,7 +105,8 @@ impl Parts {
 
     /// All that were ever made.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Part> {
-        std::iter::once(&self.common).chain(self.others.iter().filter_map(|p| Some(&**p.get()?)))
+        // The first free one is opened, so they are made in order.
+        std::iter::once(&self.common).chain(self.others.iter().map_while(|p| Some(&**p.get()?)))
     }
 
     /// Whether there is none but the common one.
@@ -132,9 +133,12 @@ impl Parts {
         let is_free =
             |slot: &OnceLock<Box<Part>>| slot.get().is_none_or(|part| !part.open.load(Ordering::Relaxed));
         let at = self.others.iter().position(is_free)?;
-        let (accounts, shards) = (&self.common.share.accounts, self.common.shards.len().min(SHARDS));
-        let part = self.others[at].get_or_init(|| Box::new(Part::new(shards, accounts, 0)));
         let before = self.open.load(Ordering::Relaxed) + 1;
+        let part = self.others[at].get_or_init(|| {
+            // Of about the size of the common ones, so that their queues mean something.
+            let shards = 1 << (self.common.shards.len() / (before + 1)).clamp(1, SHARDS).ilog2();
+            Box::new(Part::new(shards, &self.common.share.accounts, 0))
+        });
         let mut left = WHOLE;
         for other in self.all_open() {
             let points = other.share.points() * before / (before + 1);
@@ -170,9 +174,9 @@ impl Parts {
         empty(part);
     }
 
-    /// The part that holds most beyond its share, if one does; a closed one has none.
+    /// The part that holds most beyond its share.
     pub(crate) fn fullest(&self) -> Option<&Part> {
-        self.all().max_by_key(|part| part.share.excess()).filter(|part| part.share.excess() > 0)
+        self.all().max_by_key(|part| part.share.excess())
     }
 
     /// Something has come back to `taker`: it gets a step of another's share, if it is time.

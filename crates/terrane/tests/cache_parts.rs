@@ -126,6 +126,25 @@ fn blocks_follow_their_owners_and_nothing_is_read_again_for_it() {
 }
 
 #[test]
+fn blocks_follow_what_is_divided_by_load() {
+    let (_dir, db) = open(64 << 20);
+    const RECORDS: u64 = 40_000;
+    let t = table(&db, "t", RECORDS);
+    read(&t, 0..RECORDS);
+    let executor = db.executor(two().balance(true)).unwrap();
+    let first = executor.owner(&t, &key(0)).unwrap();
+    let mut lane = executor.lane(64).unwrap();
+    let mut asked = 0;
+    while executor.owner(&t, &key(RECORDS - 1)).unwrap() == first {
+        ask(&mut lane, &t, (0..RECORDS).step_by(7));
+        asked += 1;
+        assert!(asked < 10_000, "one core does everything");
+    }
+    let held = held(&db, &executor);
+    assert!(held.iter().all(|bytes| *bytes > 1 << 20), "{held:?}");
+}
+
+#[test]
 fn what_is_written_out_is_where_its_owner_is() {
     let (_dir, db) = open(64 << 20);
     let t = db.create_subtable("t", SubtableOptions::new()).unwrap();

@@ -8,6 +8,7 @@
 //! no atomic read-modify-write and no fence ([`terrane_base::reclaim`]); for work that was sent, which may wait for locks or for a flush, it
 //! leaves; it keeps the states of the subtables that it reads, and looks at one word of each to see whether they are
 //! still the newest ([`terrane_base::Current::refresh`]). Flushes, merges and writes come from outside and put new states in place.
+//! What it brings into the cache lies in a part with books of its own, in which other cores have no business.
 //! What it keeps would keep memtables and extents from being freed: every [`SWEEP`] turns it lets go of what is outdated, and of all of it
 //! before it sleeps.
 //!

@@ -6,6 +6,9 @@
 //! always, transactions over what several cores own are transactions as always, and what comes to a core that does not own it any more is
 //! carried out all the same. So ownership can change at any time, and does, after the load ([`balance`]).
 //!
+//! The same goes for the cores' parts of the cache: each has locks and queues of its own, and a share of the memory that others cannot take from it, but
+//! every thread may look into all of them. The blocks of what a core owns follow it there in the background ([`crate::db::homes`]).
+//!
 //! Source: the shared-nothing threads of X-Engine's in-memory read path (Alibaba, "Optimizing X-Engine's In-memory Read Performance"),
 //! which leaves open how to divide what is hot, and transactions over several threads.
 
