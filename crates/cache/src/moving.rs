@@ -24,7 +24,7 @@ pub struct PartStats {
     pub inserts: u64,
     /// Frames of it that had to leave for others.
     pub evictions: u64,
-    /// Frames that were loaded again shortly after they had left unread.
+    /// Frames that were loaded again so shortly after they had left that with a little more room they would have been there still.
     pub returns: u64,
 }
 

@@ -14,10 +14,9 @@
 //! and else of the one that holds most beyond its own. One of the two is there whenever the cache is over its goal, so what a part does not use
 //! serves others, and who stays within its share loses nothing to a scan elsewhere.
 //!
-//! Shares follow need. What comes back while its ghost is there would not have had to be loaded in a part that was
-//! larger. When a [`step`] of such bytes has come back to a part, it gets a step of the share of the one to which least came back for
-//! what it has: if that is less than half as much, if it fills its share (what it leaves free others have already), and down to a quarter of
-//! an equal share. Nothing here looks at a clock: so much has to be missed before so much moves.
+//! Shares follow need. What comes back soon after it left, of either queue, would not have had to be loaded in a part that was a little
+//! larger; what comes back late says little, since only a much larger part would have kept it. When a [`step`] of such bytes has come back to a part, it gets a step of the share of whoever leaves most of his unused; or
+//! else, of the one to which least came back for what it has, if that is less than half as much. Each keeps a quarter of an equal share. Nothing here looks at a clock: so much has to be missed before so much moves.
 //!
 //! # Concurrency
 //! Parts are made and never freed while the cache lives, so whoever holds a key of a closed part may look in it, and a load that began in it
@@ -192,20 +191,19 @@ impl Parts {
     }
 
     fn shift(&self, taker: &Share, step: usize) {
-        let room = taker.accounts.worth(step);
-        // What came back to the one for each of its points, against the other.
-        let compare = |a: &Share, b: &Share| {
-            (a.missed() as u128 * b.points() as u128).cmp(&(b.missed() as u128 * a.points() as u128))
+        let others = || {
+            let shares = self.all_open().map(|part| &*part.share);
+            shares.filter(|s| !std::ptr::eq(*s, taker) && s.points() >= (KEPT + 1) * step)
         };
-        let giver = self
-            .all_open()
-            .map(|part| &*part.share)
-            .filter(|s| !std::ptr::eq(*s, taker) && s.points() >= (KEPT + 1) * step)
-            .filter(|s| s.resident() + room >= s.bytes())
-            .min_by(|a, b| compare(a, b));
-        let Some(giver) = giver else { return };
-        let half = giver.missed() as u128 * taker.points() as u128 * 2;
-        if half <= taker.missed() as u128 * giver.points() as u128 {
+        let unused = |s: &Share| s.bytes().saturating_sub(s.resident());
+        // What came back to the one for each of its points, times the points of both.
+        let missed = |one: &Share, other: &Share| one.missed() as u128 * other.points() as u128;
+        let free = others().max_by_key(|s| unused(s)).filter(|s| unused(s) >= taker.accounts.worth(step));
+        let giver = free.or_else(|| {
+            let least = others().min_by(|a, b| missed(a, b).cmp(&missed(b, a)))?;
+            (missed(least, taker) * 2 <= missed(taker, least)).then_some(least)
+        });
+        if let Some(giver) = giver {
             giver.set_points(giver.points() - step);
             taker.set_points(taker.points() + step);
         }

@@ -24,8 +24,14 @@ const SMALL_SHARE: usize = 10;
 #[derive(Default)]
 pub(crate) struct Policy {
     entries: Entries,
+    /// Of frames that left probation.
     ghosts: Ghosts,
+    /// Of those that left the main queue, where that is asked for: not to decide who stays, but to know what more room would be worth.
+    proven: Ghosts,
 }
+
+/// A frame that comes back before one in this many of those that are here have left would have stayed with a little more room.
+const SOON: usize = 8;
 
 /// Rounds that a frame survives unread in the main queue.
 fn credit(priority: Priority) -> u8 {
@@ -41,7 +47,7 @@ impl Policy {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.entries.bytes() + self.ghosts.bytes()
+        self.entries.bytes() + self.ghosts.bytes() + self.proven.bytes()
     }
 
     /// Bytes of the frames that are here.
@@ -49,12 +55,14 @@ impl Policy {
         self.entries.list(Queue::Small).bytes + self.entries.list(Queue::Main).bytes
     }
 
-    /// Takes in `frame`; the caller has made room and checked [`Entries::has_room`]. Says whether its ghost was here.
+    /// Takes in `frame`; the caller has made room and checked [`Entries::has_room`]. Says whether it would have stayed with a little more
+    /// room.
     pub(crate) fn admit(&mut self, frame: Pin, hash: u64) -> bool {
         let is_data = frame.priority() == Priority::Data;
-        let returned = is_data && self.ghosts.take(hash);
-        self.add(frame, hash, if is_data && !returned { Queue::Small } else { Queue::Main });
-        returned
+        let (ghost, proven) = (self.ghosts.take(hash).filter(|_| is_data), self.proven.take(hash));
+        self.add(frame, hash, if is_data && ghost.is_none() { Queue::Small } else { Queue::Main });
+        let soon = |age: Option<u32>| age.is_some_and(|age| age as usize * SOON < self.entries.len());
+        soon(ghost) || soon(proven)
     }
 
     /// Takes in `frame` as the newest of `queue`.
@@ -71,8 +79,8 @@ impl Policy {
     }
 
     /// Chooses a frame to leave and takes it out. Looks at no more than `steps` frames, and counts them down; `None` if
-    /// that was not enough, or nothing is here.
-    pub(crate) fn evict(&mut self, steps: &mut usize) -> Option<Leaving> {
+    /// that was not enough, or nothing is here. With `shared` room, remembers the proven ones that leave too.
+    pub(crate) fn evict(&mut self, steps: &mut usize, shared: bool) -> Option<Leaving> {
         while *steps > 0 {
             *steps -= 1;
             let (small, main) = (self.entries.list(Queue::Small), self.entries.list(Queue::Main));
@@ -93,6 +101,9 @@ impl Policy {
                 let leaving = self.entries.remove(id)?;
                 if on_probation {
                     self.ghosts.record(leaving.hash);
+                } else if shared {
+                    self.proven.fit(self.entries.len());
+                    self.proven.record(leaving.hash);
                 }
                 return Some(leaving);
             }
@@ -119,7 +130,7 @@ impl Policy {
     /// Gives back the memory of entries that are gone, and forgets the ghosts.
     pub(crate) fn compact(&mut self) {
         self.entries.compact();
-        self.ghosts = Ghosts::default();
+        (self.ghosts, self.proven) = Default::default();
         self.ghosts.fit(self.entries.len());
     }
 }
@@ -142,7 +153,7 @@ mod tests {
 
     fn evict(p: &mut Policy) -> Option<u32> {
         let mut steps = p.patience();
-        p.evict(&mut steps).map(|left| left.frame.key().offset)
+        p.evict(&mut steps, true).map(|left| left.frame.key().offset)
     }
 
     /// Reads a frame as a lookup does.

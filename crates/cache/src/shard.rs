@@ -194,12 +194,14 @@ impl Shard {
         let mut left = SWEEP;
         let mut victims = Vec::new();
         let mut done = enough(books.policy.resident());
+        let shared = !self.share.is_whole();
         while left > 0 && !done {
-            let Some(leaving) = books.policy.evict(&mut left) else { break };
+            let Some(leaving) = books.policy.evict(&mut left, shared) else { break };
             victims.push(self.part_with(leaving, guard));
             done = enough(books.policy.resident());
         }
         self.share.evicted(victims.len());
+        self.rebook(&mut books, guard);
         Sweep { victims, patience: books.policy.patience(), steps: SWEEP - left, done }
     }
 
@@ -312,7 +314,9 @@ impl Shard {
     /// Tells the accounts how much bookkeeping there is now.
     fn rebook(&self, books: &mut Books, guard: &Guard<'_>) {
         let now = books.policy.bytes() + self.table(guard).bytes();
-        self.share.accounts.rebook(std::mem::replace(&mut books.booked, now), now);
+        if now != books.booked {
+            self.share.accounts.rebook(std::mem::replace(&mut books.booked, now), now);
+        }
     }
 }
 

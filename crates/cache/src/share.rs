@@ -44,6 +44,11 @@ impl Share {
         self.points.load(Relaxed)
     }
 
+    /// Whether there is no other part to share with.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.points() == WHOLE
+    }
+
     pub(crate) fn set_points(&self, points: usize) {
         self.points.store(points, Relaxed);
     }
@@ -73,7 +78,7 @@ impl Share {
         self.accounts.left(charge);
     }
 
-    /// The frame that has entered was loaded, not moved; `returned` if it had left shortly before.
+    /// The frame that has entered was loaded, not moved; `returned` if with a little more room it would have been there still.
     pub(crate) fn inserted(&self, charge: usize, returned: bool) {
         self.sums.inserts.fetch_add(1, Relaxed);
         if returned {

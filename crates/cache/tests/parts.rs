@@ -87,12 +87,37 @@ fn shares_follow_what_is_missed_and_come_back() {
     let moved = shares(&c, &parts);
     assert!(moved[1] > equal[1] * 3 / 2 && moved[2] < equal[2] / 2, "{equal:?} {moved:?}");
     assert!(moved[2] > equal[2] / 5, "a quarter stays: {equal:?} {moved:?}");
+    assert!(moved[0] < equal[0] / 2, "and of what nobody uses");
     assert!(moved.iter().sum::<usize>().abs_diff(equal.iter().sum()) < CAPACITY / 50);
     reads(b, a, 100_000);
     let back = shares(&c, &parts);
     assert!(back[2] > equal[2] && back[1] < moved[1] * 2 / 3, "{moved:?} {back:?}");
-    // The common one, which was empty all the time, gave nothing: what it left free was used anyway.
-    assert!(back[0].abs_diff(equal[0]) < BLOCK * 8, "{equal:?} {back:?}");
+}
+
+#[test]
+fn who_fits_into_its_share_does_not_lose_it_to_who_never_fits() {
+    let c = cache(CAPACITY);
+    let (a, b) = (0, c.open_part().unwrap());
+    let share = c.part_stats(b).share_bytes;
+    let hot = (share / (BLOCK + 64)) as u64;
+    let mut seed = 1u64;
+    let mut read = |part: u16, of: u64| {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let n = (seed >> 33) % of;
+        load(&c, part, n..n + 1);
+    };
+    for _ in 0..40_000 {
+        read(a, 3000);
+        read(b, hot);
+    }
+    let before = c.part_stats(b);
+    for _ in 0..20_000 {
+        read(a, 3000);
+        read(b, hot);
+    }
+    let after = c.part_stats(b);
+    assert!(after.share_bytes > share * 9 / 10, "{after:?}");
+    assert!(after.inserts - before.inserts < 20_000 / 10, "{before:?} {after:?}");
 }
 
 #[test]

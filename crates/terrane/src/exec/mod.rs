@@ -16,7 +16,7 @@ mod balance;
 mod core;
 mod lane;
 mod late;
-pub(crate) mod placement;
+mod placement;
 mod request;
 mod shared;
 
