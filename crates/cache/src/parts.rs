@@ -23,9 +23,10 @@
 //! may end there. `open` is a hint for those who choose a part; what decides is said under each shard's lock: a frame enters no shard that was
 //! shut, so a part is empty once it is closed. Whoever opens, closes, or changes shares holds `changing`.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
+use terrane_base::sync::atomic::{AtomicBool, Ordering};
 use terrane_base::sync::{Mutex, MutexGuard};
 
 use crate::accounts::Accounts;
