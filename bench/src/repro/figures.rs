@@ -51,6 +51,11 @@ pub(super) const ALL: &[Figure] = &[
         parts: heat,
     },
     Figure {
+        name: "parts",
+        about: "what one core reads again and again beside another one that reads much, in a cache with parts and without",
+        parts,
+    },
+    Figure {
         name: "counters",
         about: "instructions and atomic operations, and what cached reads write; wants valgrind",
         parts: counters,
@@ -329,6 +334,10 @@ fn heat() -> Vec<Part> {
 
 fn get_cost() -> Vec<Part> {
     vec![Part::Floor]
+}
+
+fn parts() -> Vec<Part> {
+    vec![Part::Parts]
 }
 
 fn counters() -> Vec<Part> {

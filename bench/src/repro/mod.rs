@@ -4,6 +4,7 @@ mod claim;
 mod counters;
 mod figures;
 mod floor;
+mod parts;
 
 use serde::Serialize;
 
@@ -25,6 +26,8 @@ enum Part {
     Counters,
     /// What a get costs beside what a load from memory costs.
     Floor,
+    /// What a core keeps in the cache beside another one.
+    Parts,
 }
 
 /// One claim, measured.
@@ -62,6 +65,7 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
             match part {
                 Part::Rows { command, claims } => measure(a, figure.name, &command, &claims)?,
                 Part::Floor => floor::measure(a, &mut |line| line.say(a))?,
+                Part::Parts => parts::measure(a, &mut |line| line.say(a))?,
                 Part::Counters => match counters::measure(a, &mut |line| line.say(a)) {
                     // What is missing is the machine's; the other figures do without.
                     Err(e) if e.is::<counters::Unfit>() => {

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
 
+use crate::share::WHOLE;
 use crate::slab::Slab;
 
 /// Room for frames awaiting reclamation that even a small cache keeps.
@@ -72,6 +73,12 @@ impl Accounts {
     /// Most bytes that may be resident, bookkeeping included.
     pub(crate) fn goal(&self) -> usize {
         self.limit().saturating_sub(self.slack())
+    }
+
+    /// What so many points of the room for resident frames come to, bytes.
+    pub(crate) fn worth(&self, points: usize) -> usize {
+        let room = self.goal().saturating_sub(self.bookkeeping());
+        (room as u128 * points as u128 / WHOLE as u128) as usize
     }
 
     /// Whether a frame of `charge` bytes may enter at all. A larger one would push the rest of the cache out, and its

@@ -10,11 +10,13 @@ use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, Result};
 
 use crate::accounts::Accounts;
+use crate::entries::Queue;
 use crate::epoch::{Domain, Guard};
 use crate::flight::Flight;
 use crate::frame::{Found, Frame, Pin, Priority};
 use crate::hold::Hold;
 use crate::key::FrameKey;
+use crate::parts::{Part, Parts};
 use crate::shard::{Boarding, Entered, Gone, Shard};
 use crate::swizzle::{Slots, Swizzling, Unswizzle};
 use crate::tally::Tally;
@@ -96,7 +98,7 @@ impl CacheStats {
 /// use terrane_cache::{Cache, CacheOptions, FrameKey, Priority};
 ///
 /// let cache = Cache::new(CacheOptions::new(64 << 20));
-/// let key = FrameKey { extent: 12, offset: 65536 };
+/// let key = FrameKey::new(12, 65536);
 /// // The fast way first; a miss reads the block, once for all threads that want it.
 /// let first = match cache.with(key, |block| block[0]) {
 ///     Some(byte) => byte,
@@ -110,14 +112,12 @@ pub struct Cache {
     number: u64,
     swizzling: Swizzling,
     counted: bool,
-    shards: Box<[Shard]>,
+    parts: Parts,
     domain: Domain,
     accounts: Arc<Accounts>,
     hits: Tally,
     misses: Counter,
     joins: Counter,
-    inserts: Counter,
-    evictions: Counter,
     private: Counter,
 }
 
@@ -130,21 +130,28 @@ impl Cache {
     /// An empty cache whose holds are guards of `clock`.
     pub fn on(clock: Arc<Clock>, options: CacheOptions) -> Cache {
         let accounts = Arc::new(Accounts::new(options.capacity_bytes));
-        let shards = (0..options.shard_count()).map(|_| Shard::new(1, &accounts)).collect();
+        let parts = Parts::new(options.shard_count(), &accounts);
         Cache {
             number: CACHES.fetch_add(1, Ordering::Relaxed),
             swizzling: Swizzling::default(),
             counted: false,
-            shards,
+            parts,
             domain: Domain::on(clock),
             accounts,
             hits: Tally::default(),
             misses: Counter::new(),
             joins: Counter::new(),
-            inserts: Counter::new(),
-            evictions: Counter::new(),
             private: Counter::new(),
         }
+    }
+
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// A guard of whatever is found.
+    pub(crate) fn pin(&self) -> Guard<'_> {
+        self.domain.pin()
     }
 
     /// Calls `f` with the bytes of `key`, if they are here. The fastest access: no lock, no reference count, and no
@@ -156,7 +163,7 @@ impl Cache {
     pub fn with<R>(&self, key: FrameKey, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let guard = self.domain.pin();
         let (shard, hash) = self.place(key);
-        let found = self.shards[shard].find(key, hash, &guard)?;
+        let found = shard.find(key, hash, &guard)?;
         found.touch();
         self.hits.bump();
         Some(f(found.bytes()))
@@ -204,7 +211,7 @@ impl Cache {
     pub fn get(&self, key: FrameKey) -> Option<Pin> {
         let guard = self.domain.pin();
         let (shard, hash) = self.place(key);
-        let found = self.shards[shard].find(key, hash, &guard)?;
+        let found = shard.find(key, hash, &guard)?;
         found.touch();
         self.hits.bump();
         Some(found.pin())
@@ -215,7 +222,7 @@ impl Cache {
     pub fn take_up(&self, key: FrameKey) -> Option<Pin> {
         let guard = self.domain.pin();
         let (shard, hash) = self.place(key);
-        let found = self.shards[shard].find(key, hash, &guard)?;
+        let found = shard.find(key, hash, &guard)?;
         self.hits.bump();
         Some(found.pin())
     }
@@ -225,7 +232,7 @@ impl Cache {
     pub fn prefetch(&self, key: FrameKey, len: usize) {
         let guard = self.domain.pin();
         let (shard, hash) = self.place(key);
-        self.shards[shard].prefetch(hash, len, &guard);
+        shard.prefetch(hash, len, &guard);
     }
 
     /// Whether `key` is here. Does not count as an access.
@@ -238,7 +245,7 @@ impl Cache {
     pub fn is_read(&self, key: FrameKey) -> Option<bool> {
         let guard = self.domain.pin();
         let (shard, hash) = self.place(key);
-        Some(self.shards[shard].find(key, hash, &guard)?.referenced())
+        Some(shard.find(key, hash, &guard)?.referenced())
     }
 
     /// The capacity in force, bytes.
@@ -284,7 +291,7 @@ impl Cache {
         let boarding = {
             // Not held any longer: a load may take its time.
             let guard = self.domain.pin();
-            self.shards[shard].board(key, hash, &guard)
+            shard.board(key, hash, &guard)
         };
         match boarding {
             Boarding::Here(pin) => {
@@ -301,17 +308,17 @@ impl Cache {
             }
             Boarding::Load(flight) => {
                 self.misses.add(1);
-                let landing = Landing { shard: &self.shards[shard], key, flight, outcome: None };
+                let landing = Landing { shard, key, flight, outcome: None };
                 landing.finish(load().map(|bytes| self.admit(key, bytes.as_ref(), priority)))
             }
         }
     }
 
-    /// Drops the frame of `key`. One that is being loaded still comes in.
+    /// Drops the frame of `key` that its part has. One that is being loaded still comes in.
     pub fn remove(&self, key: FrameKey) {
         let (shard, hash) = self.place(key);
         let guard = self.domain.pin();
-        if let Some(gone) = self.shards[shard].remove(key, hash, &guard, &self.accounts) {
+        if let Some(gone) = shard.remove(key, hash, &guard) {
             retire(&guard, gone);
         }
         self.reclaim(&guard);
@@ -319,9 +326,9 @@ impl Cache {
 
     /// Drops every frame of `extent`: its space is about to be freed. Costs a short lock per shard.
     pub fn remove_extent(&self, extent: u64) {
-        for shard in &self.shards {
+        for shard in self.parts.all().flat_map(|part| &part.shards) {
             let guard = self.domain.pin();
-            for gone in shard.remove_extent(extent, &guard, &self.accounts) {
+            for gone in shard.remove_extent(extent, &guard) {
                 retire(&guard, gone);
             }
             self.reclaim(&guard);
@@ -337,14 +344,14 @@ impl Cache {
         }
         let resident = self.accounts.resident();
         let keep = self.accounts.goal() as f64 / resident.max(1) as f64;
-        for shard in self.shards.iter().filter(|_| keep < 1.0) {
+        for shard in self.parts.all().flat_map(|part| &part.shards).filter(|_| keep < 1.0) {
             let goal = (shard.resident() as f64 * keep) as usize;
             self.relieve(shard, &|shard_resident| shard_resident <= goal);
             // The bookkeeping of a much larger cache could be more than the new capacity.
             let guard = self.domain.pin();
-            guard.retire(shard.compact(&guard, &self.accounts).into());
+            guard.retire(shard.compact(&guard).into());
         }
-        self.evict(0);
+        self.evict(&self.parts.common, 0);
         (0..RECLAIM_TRIES).for_each(|_| self.domain.pin().flush());
     }
 
@@ -354,10 +361,10 @@ impl Cache {
             hits: self.hits.get(),
             misses: self.misses.get(),
             joins: self.joins.get(),
-            inserts: self.inserts.get(),
-            evictions: self.evictions.get(),
+            inserts: self.parts.all().map(|part| part.share.inserts()).sum(),
+            evictions: self.parts.all().map(|part| part.share.evictions()).sum(),
             private: self.private.get(),
-            frames: self.shards.iter().map(Shard::len).sum(),
+            frames: self.parts.all().flat_map(|part| &part.shards).map(Shard::len).sum(),
             resident_bytes: self.accounts.resident(),
             awaiting_bytes: self.accounts.awaiting(),
             bookkeeping_bytes: self.accounts.bookkeeping(),
@@ -383,7 +390,7 @@ impl Cache {
     #[inline]
     pub(crate) fn find<'g>(&self, key: FrameKey, guard: &'g Guard<'_>) -> Option<Found<'g>> {
         let (shard, hash) = self.place(key);
-        self.shards[shard].find(key, hash, guard)
+        shard.find(key, hash, guard)
     }
 
     /// As [`Shard::swizzle`].
@@ -395,16 +402,16 @@ impl Cache {
         fill: impl FnOnce(NonNull<Frame>),
     ) {
         let (shard, hash) = self.place(key);
-        if let Some(slots) = self.shards[shard].swizzle((key, hash), guard, (whose, which), fill) {
+        if let Some(slots) = shard.swizzle((key, hash), guard, (whose, which), fill) {
             guard.retire(slots.into());
         }
     }
 
-    /// Shard number and hash of `key`.
+    /// Shard and hash of `key`.
     #[inline]
-    fn place(&self, key: FrameKey) -> (usize, u64) {
+    fn place(&self, key: FrameKey) -> (&Shard, u64) {
         let hash = key.hash();
-        ((hash >> 48) as usize & (self.shards.len() - 1), hash)
+        (self.parts.get(key.part).shard(hash), hash)
     }
 
     /// Makes a frame and lets it in. The limit is checked before, and room is made after: the frame is paid for from its
@@ -416,20 +423,38 @@ impl Cache {
             return Pin::new(key, priority, bytes, None);
         }
         let pin = Pin::new(key, priority, bytes, Some(self.accounts.clone()));
-        let (shard, hash) = self.place(key);
         let guard = self.domain.pin();
-        let (entered, retired) = self.shards[shard].enter(&pin, hash, &guard, &self.accounts);
-        if let Some(table) = retired {
-            guard.retire(table.into());
-        }
+        let (part, entered) = self.enter(self.parts.get(key.part), &pin, &guard, None);
         drop(guard);
         match entered {
-            Some(Entered::Now) => self.inserts.add(1),
-            Some(Entered::Before(pin)) => return pin,
-            None => self.private.add(1),
+            Entered::Now => self.parts.returned_to(part),
+            Entered::Before(pin) => return pin,
+            Entered::Full | Entered::Shut => self.private.add(1),
         }
-        self.evict(shard);
+        self.evict(part, key.hash());
         pin
+    }
+
+    /// Has a frame enter a part, or the common one should that be closed meanwhile; says which.
+    pub(crate) fn enter<'c>(
+        &'c self,
+        part: &'c Part,
+        pin: &Pin,
+        guard: &Guard<'_>,
+        moved: Option<Queue>,
+    ) -> (&'c Part, Entered) {
+        let hash = pin.key().hash();
+        let (entered, table) = part.shard(hash).enter(pin, hash, guard, moved);
+        if let Some(table) = table {
+            guard.retire(table.into());
+        }
+        match entered {
+            // That one is never shut.
+            Entered::Shut if !std::ptr::eq(part, &self.parts.common) => {
+                self.enter(&self.parts.common, pin, guard, moved)
+            }
+            entered => (part, entered),
+        }
     }
 
     /// Charges for a frame to be made, if need be after evicted ones were freed.
@@ -446,15 +471,31 @@ impl Cache {
         self.accounts.charge(charge)
     }
 
-    /// Evicts down to the goal: from shard `first`, which keeps the shards' shares as the hash dealt them, and from the
-    /// next ones where everything there is in use.
-    fn evict(&self, first: usize) {
-        for i in 0..self.shards.len() {
-            if !self.accounts.over() {
+    /// Evicts down to the goal: what `part` holds beyond its share, as long as that is something; then what others hold beyond theirs; and
+    /// where all of that is in use, whatever is not.
+    pub(crate) fn evict(&self, part: &Part, hash: u64) {
+        if !self.accounts.over() {
+            return;
+        }
+        if !self.parts.is_whole() {
+            self.shrink(part, part.share.bytes(), hash);
+            if self.accounts.over() {
+                let first = self.parts.fullest().into_iter();
+                first.chain(self.parts.all()).for_each(|part| self.shrink(part, part.share.bytes(), hash));
+            }
+        }
+        self.parts.all().for_each(|part| self.shrink(part, 0, hash));
+    }
+
+    /// Evicts down to the goal, or until the part holds no more than `keep` bytes: from the shard of `hash`, which keeps the shards'
+    /// shares as the hash dealt them, and from the next ones where everything there is in use.
+    fn shrink(&self, part: &Part, keep: usize, hash: u64) {
+        let enough = || !self.accounts.over() || part.share.resident() <= keep;
+        for i in 0..part.shards.len() as u64 {
+            if enough() {
                 return;
             }
-            let shard = &self.shards[(first + i) & (self.shards.len() - 1)];
-            self.relieve(shard, &|_| !self.accounts.over());
+            self.relieve(part.shard(hash.wrapping_add(i << 48)), &|_| enough());
         }
     }
 
@@ -463,9 +504,8 @@ impl Cache {
         let mut fruitless = 0;
         loop {
             let guard = self.domain.pin();
-            let sweep = shard.sweep(&self.accounts, &guard, enough);
+            let sweep = shard.sweep(&guard, enough);
             fruitless = if sweep.victims.is_empty() { fruitless + sweep.steps } else { 0 };
-            self.evictions.add(sweep.victims.len() as u64);
             sweep.victims.into_iter().for_each(|gone| retire(&guard, gone));
             self.reclaim(&guard);
             if sweep.done || fruitless >= sweep.patience {
@@ -476,14 +516,14 @@ impl Cache {
 
     /// Hurries reclamation when what waits for it takes a good part of its room. What each thread has not handed over is
     /// therefore a small part of it too, also where that thread never comes back.
-    fn reclaim(&self, guard: &Guard<'_>) {
+    pub(crate) fn reclaim(&self, guard: &Guard<'_>) {
         if self.accounts.awaiting() > self.accounts.slack() / 4 {
             guard.flush();
         }
     }
 }
 
-fn retire(guard: &Guard<'_>, gone: Gone) {
+pub(crate) fn retire(guard: &Guard<'_>, gone: Gone) {
     guard.retire(gone.frame.into());
     if let Some(slots) = gone.slots {
         guard.retire(slots.into());
@@ -492,7 +532,10 @@ fn retire(guard: &Guard<'_>, gone: Gone) {
 
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").field("shards", &self.shards.len()).field("stats", &self.stats()).finish()
+        f.debug_struct("Cache")
+            .field("shards", &self.parts.common.shards.len())
+            .field("stats", &self.stats())
+            .finish()
     }
 }
 

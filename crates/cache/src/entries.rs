@@ -27,6 +27,8 @@ pub(crate) struct Leaving {
     pub(crate) hash: u64,
     /// The slot to be emptied.
     pub(crate) home: Option<Home>,
+    /// Where it was.
+    pub(crate) queue: Queue,
 }
 
 pub(crate) struct Entry {
@@ -183,7 +185,7 @@ impl Entries {
         self.frame(id)?;
         self.unlink(id);
         let entry = &mut self.slab[id as usize];
-        let (prev, next, hash) = (entry.kin_prev, entry.kin_next, entry.hash);
+        let (prev, next, hash, queue) = (entry.kin_prev, entry.kin_next, entry.hash, entry.queue);
         let (frame, home) = (entry.frame.take()?, entry.home.take());
         entry.next = self.free;
         self.free = id;
@@ -198,7 +200,7 @@ impl Entries {
         } else {
             self.extents.remove(&frame.key().extent);
         }
-        Some(Leaving { frame, hash, home })
+        Some(Leaving { frame, hash, home, queue })
     }
 
     /// Makes entry `id` the newest of `queue`, wherever it is now.
@@ -214,7 +216,7 @@ impl Entries {
         for queue in [Queue::Small, Queue::Main] {
             while let Some(id) = Some(old.list(queue).tail).filter(|&id| id != NIL) {
                 let credit = old.slab[id as usize].credit;
-                let Some(Leaving { frame, hash, home }) = old.remove(id) else { break };
+                let Some(Leaving { frame, hash, home, .. }) = old.remove(id) else { break };
                 let id = self.add(frame, hash, queue, credit);
                 self.slab[id as usize].home = home;
             }

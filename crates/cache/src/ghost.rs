@@ -1,5 +1,5 @@
-//! Ghosts: fingerprints of frames that left probation unread, remembered for a while. A frame that comes back while its
-//! ghost is there was evicted too early, and skips probation.
+//! Ghosts: fingerprints of frames that left unread, remembered for a while. A frame that comes back while its ghost is there
+//! was evicted too early.
 //!
 //! A set-associative array of (fingerprint, birth) words; a ghost is forgotten after as many evictions as there are
 //! entries in the shard. A fingerprint that collides lets one frame skip probation undeserved: harmless.
@@ -41,15 +41,13 @@ impl Ghosts {
         }
     }
 
-    /// Whether the frame of `hash` left lately; forgets it.
-    pub(crate) fn take(&mut self, hash: u64) -> bool {
+    /// How many have been recorded since the frame of `hash` left, if that was lately; forgets it.
+    pub(crate) fn take(&mut self, hash: u64) -> Option<u32> {
         let (clock, window) = (self.clock, self.window);
-        let Some(word) = self.set(hash).iter_mut().find(|w| **w != 0 && **w >> 32 == hash >> 32) else {
-            return false;
-        };
+        let word = self.set(hash).iter_mut().find(|w| **w != 0 && **w >> 32 == hash >> 32)?;
         let age = clock.wrapping_sub(*word as u32);
         *word = 0;
-        age < window
+        (age < window).then_some(age)
     }
 
     /// The set of a hash or word: chosen by the fingerprint, the half that both share.
@@ -78,7 +76,7 @@ mod tests {
     use crate::key::FrameKey;
 
     fn hash(offset: u32) -> u64 {
-        FrameKey { extent: 9, offset }.hash()
+        FrameKey::new(9, offset).hash()
     }
 
     #[test]
@@ -86,11 +84,13 @@ mod tests {
         let mut g = Ghosts::default();
         g.fit(64);
         g.record(hash(0));
-        assert!(g.take(hash(0)));
-        assert!(!g.take(hash(0)));
+        assert_eq!(g.take(hash(0)), Some(0));
+        assert_eq!(g.take(hash(0)), None);
+        (0..3).for_each(|i| g.record(hash(i)));
+        assert_eq!(g.take(hash(0)), Some(2));
         g.record(hash(1));
         (100..164).for_each(|i| g.record(hash(i)));
-        assert!(!g.take(hash(1)), "forgotten after as many evictions as the window");
+        assert_eq!(g.take(hash(1)), None, "forgotten after as many evictions as the window");
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
         g.fit(100);
         (0..100).for_each(|i| g.record(hash(i)));
         g.fit(1000);
-        let kept = (0..100).filter(|&i| g.take(hash(i))).count();
+        let kept = (0..100).filter(|&i| g.take(hash(i)).is_some()).count();
         assert!(kept >= 80, "{kept} of 100");
     }
 
@@ -107,6 +107,6 @@ mod tests {
     fn without_room_nothing_is_remembered() {
         let mut g = Ghosts::default();
         g.record(1);
-        assert!(!g.take(1));
+        assert_eq!(g.take(1), None);
     }
 }

@@ -9,21 +9,27 @@
 //! with / get ---> table (lock-free) ---> frame [header | bytes]          reads: no lock, no count, at most one bit
 //!                   ^                      ^
 //! get_or_load ----> shard lock: books = queues + ghosts + loads under way   misses: a few short sections per shard
+//!
+//! part 0 (common): shards | part 1: shards | ...      a key says in which part to look, and each is sure of a share of the memory
+//! accounts, slab                                      one for all parts
 //! ```
 //!
 //! Read `frame` for the life of a frame, `table` for the lookup, `swizzle` for the way without one, `policy` for who stays,
-//! `accounts` for the budget, `slab` for the memory.
+//! `parts` for how those who use the cache are kept from each other, `moving` for how frames change parts, `accounts` for the budget,
+//! `slab` for the memory.
 //!
 //! # Promises
 //! - *Memory*: frames that can be found, frames that left but wait for a reader, and bookkeeping together stay within the
 //!   capacity plus 5 %. When they would not, misses are served with *private* frames, which belong to their readers.
-//! - *One load*: threads that miss the same key in `get_or_load` at the same time load it once; an error goes to all of them.
+//! - *One load*: threads that miss the same key in `get_or_load` at the same time, in one part, load it once; an error goes to all of them.
 //! - *Scans*: what is read once passes through a tenth of the cache and leaves the rest alone.
+//! - *Parts*: what a part holds within its share is not evicted for another one, unless all beyond the others' shares is in use.
 //!
 //! # Concurrency
 //! Frames and tables are freed by epoch: a reader holds a guard for as long as it looks at a frame, or
 //! a [`Pin`] for longer. Loom models of the protocol (lookup against eviction, insertion and growth; two misses of one
-//! key; slots that are filled, emptied and filled again) are in `model.rs`: `RUSTFLAGS="--cfg loom" cargo test -p terrane-cache --lib model`.
+//! key; slots that are filled, emptied and filled again; frames that move between parts, and parts that close) are in `model.rs`:
+//! `RUSTFLAGS="--cfg loom" cargo test -p terrane-cache --lib model`.
 //!
 //! # After a crash
 //! Nothing: all of it is memory.
@@ -38,8 +44,11 @@ mod ghost;
 mod heat;
 mod hold;
 mod key;
+mod moving;
+mod parts;
 mod policy;
 mod shard;
+mod share;
 mod slab;
 mod swizzle;
 mod table;
@@ -53,4 +62,5 @@ pub use frame::{Pin, Priority};
 pub use heat::HeatSampler;
 pub use hold::{Hold, Seen};
 pub use key::FrameKey;
+pub use moving::PartStats;
 pub use swizzle::{Children, Slots, Swizzling};

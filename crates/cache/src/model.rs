@@ -12,13 +12,14 @@ use crate::epoch::{Domain, Guard};
 use crate::frame::{Pin, Priority};
 use crate::key::FrameKey;
 use crate::shard::{Entered, Gone, Shard};
+use crate::share::{Share, WHOLE};
 use crate::swizzle::{Array, Home, PARENT, Slots};
 
-const A: FrameKey = FrameKey { extent: 1, offset: 0 };
-const B: FrameKey = FrameKey { extent: 1, offset: 4096 };
+const A: FrameKey = FrameKey::new(1, 0);
+const B: FrameKey = FrameKey::new(1, 4096);
 
 /// The parent of `A` and `B`.
-const P: FrameKey = FrameKey { extent: 1, offset: 8192 };
+const P: FrameKey = FrameKey::new(1, 8192);
 
 struct World {
     shard: Shard,
@@ -37,7 +38,8 @@ fn retire(guard: &Guard<'_>, gone: Gone) {
 impl World {
     fn new() -> loom::sync::Arc<World> {
         let accounts = Arc::new(Accounts::new(1 << 30));
-        let (shard, home) = (Shard::new(1, &accounts), Slots::new(0).home);
+        let (shard, home) =
+            (Shard::new(1, Arc::new(Share::new(accounts.clone(), WHOLE))), Slots::new(0).home);
         loom::sync::Arc::new(World { shard, domain: Domain::on(std::sync::Arc::default()), accounts, home })
     }
 
@@ -54,25 +56,25 @@ impl World {
         // The stand-in's guards synchronise. The frame is made after, so that only its publication orders it.
         let guard = self.domain.pin();
         let pin = Pin::new(key, Priority::Data, &key.offset.to_le_bytes(), None);
-        let (entered, table) = self.shard.enter(&pin, key.hash(), &guard, &self.accounts);
-        assert!(matches!(entered, Some(Entered::Now)) && table.is_none());
+        let (entered, table) = self.shard.enter(&pin, key.hash(), &guard, None);
+        assert!(matches!(entered, Entered::Now) && table.is_none());
     }
 
     fn evict_one(&self) {
         let guard = self.domain.pin();
         let first = AtomicUsize::new(0);
-        let sweep = self.shard.sweep(&self.accounts, &guard, &|_| first.fetch_add(1, Ordering::Relaxed) > 0);
+        let sweep = self.shard.sweep(&guard, &|_| first.fetch_add(1, Ordering::Relaxed) > 0);
         sweep.victims.into_iter().for_each(|gone| retire(&guard, gone));
     }
 
     fn replace_table(&self) {
         let guard = self.domain.pin();
-        guard.retire(self.shard.compact(&guard, &self.accounts).into());
+        guard.retire(self.shard.compact(&guard).into());
     }
 
     fn remove(&self, key: FrameKey) {
         let guard = self.domain.pin();
-        if let Some(gone) = self.shard.remove(key, key.hash(), &guard, &self.accounts) {
+        if let Some(gone) = self.shard.remove(key, key.hash(), &guard) {
             retire(&guard, gone);
         }
     }
@@ -257,4 +259,99 @@ fn model_two_misses_of_one_key_load_once() {
 #[test]
 fn model_a_failed_load_reaches_whoever_waits_and_blocks_nobody() {
     load_twice(|| Err(Error::corruption("bad block")), |pin| assert!(pin.is_err()), 1..=2);
+}
+
+/// A cache with a part beside the common one, its number.
+fn with_part() -> (loom::sync::Arc<Cache>, u16) {
+    let cache = Cache::new(CacheOptions { capacity_bytes: 1 << 20, shards: 1 });
+    let part = cache.open_part().unwrap();
+    (loom::sync::Arc::new(cache), part)
+}
+
+fn put(cache: &Cache, key: FrameKey) {
+    drop(cache.insert(key, key.offset.to_le_bytes(), Priority::Data));
+}
+
+/// Reads a frame in `part` by its slot, or by search, and has the slot lead to it then.
+fn read_parent(cache: &Cache, slots: &Slots<(), ()>, part: u16) {
+    let hold = cache.hold();
+    let key = P.part(part);
+    if let Some((seen, _)) = hold.parent(slots) {
+        assert_eq!(&*seen, P.offset.to_le_bytes());
+    } else if let Some(seen) = hold.find(key) {
+        hold.swizzle_parent(slots, key, 1, || Some(((), std::iter::once(()))));
+        assert_eq!(&*seen, P.offset.to_le_bytes());
+    }
+}
+
+#[test]
+fn model_a_frame_that_moves_is_found_whole_or_missed_and_leaves_like_others() {
+    explore(|| {
+        let (cache, part) = with_part();
+        put(&cache, A.part(part));
+        let c = cache.clone();
+        let reader = loom::thread::spawn(move || {
+            let pin = c.get(A.part(part)).or_else(|| c.get(A));
+            pin.inspect(|pin| assert_eq!(&**pin, A.offset.to_le_bytes()));
+        });
+        cache.rehome(A.extent, part, 0);
+        cache.remove(A);
+        reader.join().unwrap();
+        assert_eq!((cache.stats().frames, cache.stats().resident_bytes), (0, 0));
+    });
+}
+
+#[test]
+fn model_a_frame_that_is_swizzled_while_it_moves_leaves_no_pointer_behind() {
+    explore(|| {
+        let (cache, part) = with_part();
+        let slots = loom::sync::Arc::new(cache.slots());
+        put(&cache, P.part(part));
+        // What the books of the other part need for an entry is there already.
+        put(&cache, A);
+        let booked = cache.stats().bookkeeping_bytes;
+        let (c, s) = (cache.clone(), slots.clone());
+        let reader = loom::thread::spawn(move || read_parent(&c, &s, part));
+        cache.rehome(P.extent, part, 0);
+        read_parent(&cache, &slots, 0);
+        reader.join().unwrap();
+        cache.remove_extent(P.extent);
+        assert!(cache.hold().parent(&slots).is_none());
+        assert_eq!(cache.stats().bookkeeping_bytes, booked);
+    });
+}
+
+#[test]
+fn model_two_frames_of_one_slot_in_two_parts_share_an_array_and_leave_nothing() {
+    explore(|| {
+        let (cache, part) = with_part();
+        let slots = loom::sync::Arc::new(cache.slots());
+        put(&cache, P);
+        put(&cache, P.part(part));
+        let booked = cache.stats().bookkeeping_bytes;
+        let (c, s) = (cache.clone(), slots.clone());
+        let other = loom::thread::spawn(move || {
+            read_parent(&c, &s, part);
+            c.remove(P.part(part));
+        });
+        read_parent(&cache, &slots, 0);
+        other.join().unwrap();
+        cache.remove(P);
+        assert!(cache.hold().parent(&slots).is_none());
+        assert_eq!(cache.stats().bookkeeping_bytes, booked);
+    });
+}
+
+#[test]
+fn model_what_enters_a_part_that_closes_is_in_the_common_one() {
+    explore(|| {
+        let (cache, part) = with_part();
+        let c = cache.clone();
+        let other = loom::thread::spawn(move || put(&c, A.part(part)));
+        cache.close_part(part);
+        other.join().unwrap();
+        assert_eq!(cache.part_stats(part).resident_bytes, 0);
+        assert!(cache.contains(A) && cache.contains(A.part(part)));
+        assert_eq!(cache.stats().frames, 1);
+    });
 }

@@ -24,8 +24,14 @@ const SMALL_SHARE: usize = 10;
 #[derive(Default)]
 pub(crate) struct Policy {
     entries: Entries,
+    /// Of frames that left probation.
     ghosts: Ghosts,
+    /// Of those that left the main queue, where that is asked for: not to decide who stays, but to know what more room would be worth.
+    proven: Ghosts,
 }
+
+/// A frame that comes back before one in this many of those that are here have left would have stayed with a little more room.
+const SOON: usize = 8;
 
 /// Rounds that a frame survives unread in the main queue.
 fn credit(priority: Priority) -> u8 {
@@ -41,7 +47,7 @@ impl Policy {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.entries.bytes() + self.ghosts.bytes()
+        self.entries.bytes() + self.ghosts.bytes() + self.proven.bytes()
     }
 
     /// Bytes of the frames that are here.
@@ -49,20 +55,32 @@ impl Policy {
         self.entries.list(Queue::Small).bytes + self.entries.list(Queue::Main).bytes
     }
 
-    /// Takes in `frame`; the caller has made room and checked [`Entries::has_room`].
-    pub(crate) fn admit(&mut self, frame: Pin, hash: u64) {
-        let priority = frame.priority();
-        let queue = match priority {
-            Priority::Data if !self.ghosts.take(hash) => Queue::Small,
-            _ => Queue::Main,
-        };
-        self.entries.add(frame, hash, queue, credit(priority));
+    /// Takes in `frame`; the caller has made room and checked [`Entries::has_room`]. Says whether it would have stayed with a little more
+    /// room.
+    pub(crate) fn admit(&mut self, frame: Pin, hash: u64) -> bool {
+        let is_data = frame.priority() == Priority::Data;
+        let (ghost, proven) = (self.ghosts.take(hash).filter(|_| is_data), self.proven.take(hash));
+        self.add(frame, hash, if is_data && ghost.is_none() { Queue::Small } else { Queue::Main });
+        let soon = |age: Option<u32>| age.is_some_and(|age| age as usize * SOON < self.entries.len());
+        soon(ghost) || soon(proven)
+    }
+
+    /// Takes in `frame` as the newest of `queue`.
+    pub(crate) fn add(&mut self, frame: Pin, hash: u64, queue: Queue) {
+        let credit = credit(frame.priority());
+        self.entries.add(frame, hash, queue, credit);
         self.ghosts.fit(self.entries.len());
     }
 
+    /// The frame that has been here longest, those on probation first.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        let tails = [Queue::Small, Queue::Main].map(|queue| self.entries.list(queue).tail);
+        tails.into_iter().find(|&id| id != NIL)
+    }
+
     /// Chooses a frame to leave and takes it out. Looks at no more than `steps` frames, and counts them down; `None` if
-    /// that was not enough, or nothing is here.
-    pub(crate) fn evict(&mut self, steps: &mut usize) -> Option<Leaving> {
+    /// that was not enough, or nothing is here. With `shared` room, remembers the proven ones that leave too.
+    pub(crate) fn evict(&mut self, steps: &mut usize, shared: bool) -> Option<Leaving> {
         while *steps > 0 {
             *steps -= 1;
             let (small, main) = (self.entries.list(Queue::Small), self.entries.list(Queue::Main));
@@ -83,6 +101,9 @@ impl Policy {
                 let leaving = self.entries.remove(id)?;
                 if on_probation {
                     self.ghosts.record(leaving.hash);
+                } else if shared {
+                    self.proven.fit(self.entries.len());
+                    self.proven.record(leaving.hash);
                 }
                 return Some(leaving);
             }
@@ -109,7 +130,7 @@ impl Policy {
     /// Gives back the memory of entries that are gone, and forgets the ghosts.
     pub(crate) fn compact(&mut self) {
         self.entries.compact();
-        self.ghosts = Ghosts::default();
+        (self.ghosts, self.proven) = Default::default();
         self.ghosts.fit(self.entries.len());
     }
 }
@@ -120,19 +141,19 @@ mod tests {
     use crate::key::FrameKey;
 
     fn frame(offset: u32, priority: Priority) -> (Pin, u64) {
-        let key = FrameKey { extent: u64::from(offset % 5), offset };
+        let key = FrameKey::new(u64::from(offset % 5), offset);
         (Pin::new(key, priority, &[0; 100], None), key.hash())
     }
 
     fn policy(frames: impl IntoIterator<Item = (Pin, u64)>) -> Policy {
         let mut p = Policy::default();
-        frames.into_iter().for_each(|(f, h)| p.admit(f, h));
+        frames.into_iter().for_each(|(f, h)| assert!(!p.admit(f, h)));
         p
     }
 
     fn evict(p: &mut Policy) -> Option<u32> {
         let mut steps = p.patience();
-        p.evict(&mut steps).map(|left| left.frame.key().offset)
+        p.evict(&mut steps, true).map(|left| left.frame.key().offset)
     }
 
     /// Reads a frame as a lookup does.

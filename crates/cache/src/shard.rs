@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! Under the lock, a frame is in the table iff it has an entry in the books, and the entry holds one count of it. An
-//! entry's count is handed to the caller when the frame leaves, who retires it by epoch ([`crate::frame`]). A swizzle slot leads to a
-//! frame only if the frame's entry names the slot ([`crate::swizzle`]).
+//! entry's count is handed to the caller when the frame leaves, who retires it by epoch ([`crate::frame`]), or has it enter another shard.
+//! A swizzle slot leads to a frame only if the frame's entry names the slot ([`crate::swizzle`]).
 //!
 //! # Concurrency
 //! Lookups take no lock. Everything else holds the lock for the work on one frame, or for [`SWEEP`] steps of eviction;
@@ -17,12 +17,13 @@ use terrane_base::sync::atomic::{AtomicPtr, Ordering};
 use terrane_base::sync::{Mutex, MutexGuard};
 
 use crate::accounts::Accounts;
-use crate::entries::{Home, Leaving};
+use crate::entries::{Home, Leaving, Queue};
 use crate::epoch::Guard;
 use crate::flight::Flight;
 use crate::frame::{Found, Frame, Pin};
 use crate::key::FrameKey;
 use crate::policy::Policy;
+use crate::share::Share;
 use crate::swizzle::Detached;
 use crate::table::Table;
 
@@ -33,6 +34,8 @@ pub(crate) struct Shard {
     /// The current table; owned by this pointer, replaced under the lock, retired by epoch.
     table: AtomicPtr<Table>,
     books: Mutex<Books>,
+    /// That of its part.
+    share: Arc<Share>,
 }
 
 #[derive(Default)]
@@ -41,6 +44,8 @@ struct Books {
     loading: HashMap<FrameKey, Arc<Flight>>,
     /// Bookkeeping bytes that the accounts know of, without retired tables.
     booked: usize,
+    /// Its part is closed: nothing enters.
+    shut: bool,
 }
 
 /// What a miss finds when it asks whether to load.
@@ -76,6 +81,8 @@ impl Drop for Retired {
 pub(crate) struct Gone {
     pub(crate) frame: Pin,
     pub(crate) slots: Option<Detached>,
+    /// The queue that it was in.
+    pub(crate) queue: Queue,
 }
 
 /// What a sweep came to.
@@ -91,11 +98,11 @@ pub(crate) struct Sweep {
 }
 
 impl Shard {
-    pub(crate) fn new(buckets: usize, accounts: &Accounts) -> Shard {
+    pub(crate) fn new(buckets: usize, share: Arc<Share>) -> Shard {
         let table = Box::new(Table::new(buckets));
         let books = Books { booked: table.bytes(), ..Books::default() };
-        accounts.rebook(0, books.booked);
-        Shard { table: AtomicPtr::new(Box::into_raw(table)), books: Mutex::new(books) }
+        share.accounts.rebook(0, books.booked);
+        Shard { table: AtomicPtr::new(Box::into_raw(table)), books: Mutex::new(books), share }
     }
 
     fn table<'g>(&self, _guard: &'g Guard<'_>) -> &'g Table {
@@ -142,74 +149,75 @@ impl Shard {
         self.lock().loading.remove(&key);
     }
 
-    /// Makes `pin` findable, unless its key is here already: then that frame is the answer. A table that was replaced
-    /// comes back too, for the caller to retire. `None` if the shard cannot count that many frames.
+    /// Makes `pin` findable, unless its key is here already: then that frame is the answer. `moved` is the queue in which it was, if it
+    /// comes from another shard. A table that was replaced comes back too, for the caller to retire.
     pub(crate) fn enter(
         &self,
         pin: &Pin,
         hash: u64,
         guard: &Guard<'_>,
-        accounts: &Arc<Accounts>,
-    ) -> (Option<Entered>, Option<Retired>) {
+        moved: Option<Queue>,
+    ) -> (Entered, Option<Retired>) {
         let mut books = self.lock();
+        if books.shut {
+            return (Entered::Shut, None);
+        }
         if let Some(found) = self.find(pin.key(), hash, guard) {
-            return (Some(Entered::Before(found.pin())), None);
+            return (Entered::Before(found.pin()), None);
         }
         if !books.policy.entries().has_room() {
-            return (None, None);
+            return (Entered::Full, None);
         }
         let entries = books.policy.entries().len() + 1;
         let retired = (!self.table(guard).has_room_for(entries)).then(|| {
             let buckets = Table::buckets_for(entries);
-            self.replace_table(&books, buckets, guard, accounts)
+            self.replace_table(&books, buckets, guard)
         });
-        books.policy.admit(pin.clone(), hash);
-        // SAFETY: the policy keeps a count; it comes out in `sweep`, `remove`, `remove_extent` only, where the frame is
-        // unlinked first and the count goes to the caller, who retires it by epoch.
+        match moved {
+            Some(queue) => books.policy.add(pin.clone(), hash, queue),
+            None => {
+                let returned = books.policy.admit(pin.clone(), hash);
+                self.share.inserted(pin.charge(), returned);
+            }
+        }
+        // SAFETY: the policy keeps a count; it comes out in `sweep`, `remove`, `remove_extent` and `drain` only, where the frame is
+        // unlinked first and the count goes to the caller, who retires it by epoch, or has it enter another shard.
         unsafe { self.table(guard).insert(pin, hash) };
-        accounts.entered(pin.charge());
-        self.rebook(&mut books, guard, accounts);
-        (Some(Entered::Now), retired)
+        self.share.entered(pin.charge());
+        self.rebook(&mut books, guard);
+        (Entered::Now, retired)
     }
 
     /// Evicts until `enough`, which is told the shard's resident bytes, for [`SWEEP`] steps at most.
-    pub(crate) fn sweep(
-        &self,
-        accounts: &Accounts,
-        guard: &Guard<'_>,
-        enough: &dyn Fn(usize) -> bool,
-    ) -> Sweep {
+    pub(crate) fn sweep(&self, guard: &Guard<'_>, enough: &dyn Fn(usize) -> bool) -> Sweep {
         let mut books = self.lock();
         let mut left = SWEEP;
         let mut victims = Vec::new();
         let mut done = enough(books.policy.resident());
+        let shared = !self.share.is_whole();
         while left > 0 && !done {
-            let Some(leaving) = books.policy.evict(&mut left) else { break };
-            victims.push(self.part_with(leaving, guard, accounts));
+            let Some(leaving) = books.policy.evict(&mut left, shared) else { break };
+            victims.push(self.part_with(leaving, guard));
             done = enough(books.policy.resident());
         }
+        self.share.evicted(victims.len());
+        self.rebook(&mut books, guard);
         Sweep { victims, patience: books.policy.patience(), steps: SWEEP - left, done }
     }
 
     /// Takes `key` out.
-    pub(crate) fn remove(
-        &self,
-        key: FrameKey,
-        hash: u64,
-        guard: &Guard<'_>,
-        accounts: &Accounts,
-    ) -> Option<Gone> {
+    pub(crate) fn remove(&self, key: FrameKey, hash: u64, guard: &Guard<'_>) -> Option<Gone> {
         let mut books = self.lock();
         let entry = self.find(key, hash, guard)?.entry();
-        self.take_out(&mut books, entry, guard, accounts)
+        self.take_out(&mut books, entry, guard)
     }
 
     /// Takes every frame of `extent` out.
-    pub(crate) fn remove_extent(&self, extent: u64, guard: &Guard<'_>, accounts: &Accounts) -> Vec<Gone> {
+    pub(crate) fn remove_extent(&self, extent: u64, guard: &Guard<'_>) -> Vec<Gone> {
         let mut books = self.lock();
         let mut frames = Vec::new();
         while let Some(id) = books.policy.entries().first_of(extent) {
-            match self.take_out(&mut books, id, guard, accounts) {
+            match self.take_out(&mut books, id, guard) {
                 Some(frame) => frames.push(frame),
                 None => break,
             }
@@ -217,13 +225,33 @@ impl Shard {
         frames
     }
 
-    /// Gives back bookkeeping memory that a larger cache needed.
-    pub(crate) fn compact(&self, guard: &Guard<'_>, accounts: &Arc<Accounts>) -> Retired {
+    /// Lets nothing in from now on.
+    pub(crate) fn shut(&self) {
+        self.lock().shut = true;
+    }
+
+    /// Lets frames in again.
+    pub(crate) fn reopen(&self) {
+        self.lock().shut = false;
+    }
+
+    /// Takes out some frames, those that were here longest; none if none is left.
+    pub(crate) fn drain(&self, guard: &Guard<'_>) -> Vec<Gone> {
+        let mut books = self.lock();
+        let mut next = || {
+            let oldest = books.policy.oldest()?;
+            self.take_out(&mut books, oldest, guard)
+        };
+        (0..SWEEP).map_while(|_| next()).collect()
+    }
+
+    /// Gives back bookkeeping memory that more frames needed.
+    pub(crate) fn compact(&self, guard: &Guard<'_>) -> Retired {
         let mut books = self.lock();
         books.policy.compact();
         let buckets = Table::buckets_for(books.policy.entries().len());
-        let retired = self.replace_table(&books, buckets, guard, accounts);
-        self.rebook(&mut books, guard, accounts);
+        let retired = self.replace_table(&books, buckets, guard);
+        self.rebook(&mut books, guard);
         retired
     }
 
@@ -237,18 +265,18 @@ impl Shard {
         self.lock().policy.entries().len()
     }
 
-    fn take_out(&self, books: &mut Books, id: u32, guard: &Guard<'_>, accounts: &Accounts) -> Option<Gone> {
+    fn take_out(&self, books: &mut Books, id: u32, guard: &Guard<'_>) -> Option<Gone> {
         let leaving = books.policy.remove(id)?;
-        Some(self.part_with(leaving, guard, accounts))
+        Some(self.part_with(leaving, guard))
     }
 
     /// Has a frame that was taken out of the books, whose lock is held, found by nobody any more.
-    fn part_with(&self, leaving: Leaving, guard: &Guard<'_>, accounts: &Accounts) -> Gone {
-        let Leaving { frame, hash, home } = leaving;
+    fn part_with(&self, leaving: Leaving, guard: &Guard<'_>) -> Gone {
+        let Leaving { frame, hash, home, queue } = leaving;
         self.table(guard).remove(&frame, hash);
-        accounts.left(frame.charge());
+        self.share.left(frame.charge());
         let slots = home.and_then(|(whose, which)| whose.unswizzle(which, frame.as_ptr(), guard));
-        Gone { frame, slots }
+        Gone { frame, slots, queue }
     }
 
     /// Calls `fill` with the frame of `key`, if that is here, to have the slot `home` lead to it. What another slot leaves behind comes
@@ -270,13 +298,8 @@ impl Shard {
     }
 
     /// Swaps in a table of `buckets` buckets with the same entries. Readers in the old one go on undisturbed.
-    fn replace_table(
-        &self,
-        books: &Books,
-        buckets: usize,
-        guard: &Guard<'_>,
-        accounts: &Arc<Accounts>,
-    ) -> Retired {
+    fn replace_table(&self, books: &Books, buckets: usize, guard: &Guard<'_>) -> Retired {
+        let accounts = &self.share.accounts;
         // The old table is paid for until it is freed.
         accounts.rebook(0, self.table(guard).bytes());
         let table = Table::new(buckets);
@@ -289,9 +312,11 @@ impl Shard {
     }
 
     /// Tells the accounts how much bookkeeping there is now.
-    fn rebook(&self, books: &mut Books, guard: &Guard<'_>, accounts: &Accounts) {
+    fn rebook(&self, books: &mut Books, guard: &Guard<'_>) {
         let now = books.policy.bytes() + self.table(guard).bytes();
-        accounts.rebook(std::mem::replace(&mut books.booked, now), now);
+        if now != books.booked {
+            self.share.accounts.rebook(std::mem::replace(&mut books.booked, now), now);
+        }
     }
 }
 
@@ -301,6 +326,10 @@ pub(crate) enum Entered {
     Now,
     /// This one was there before.
     Before(Pin),
+    /// The shard cannot count that many frames.
+    Full,
+    /// Its part is closed.
+    Shut,
 }
 
 impl Drop for Shard {

@@ -26,6 +26,12 @@
 //! has held a guard since before the frame was retired. A slot that is written in an array that has just been taken away is in nobody's
 //! way: it goes with the array, which is freed by epoch like a frame.
 //!
+//! # Two frames of one slot
+//! Each part of the cache may have a frame of the same bytes, while an extent moves from one to another ([`crate::FrameKey::part`]). Both
+//! may then be led to by one slot, whoever came last, under two locks. What is said above holds for each of them: only under the lock of
+//! its own shard is a frame put into the slot, and nobody does so once it has left. A slot that one empties while another fills it may end
+//! up empty: then there is a search. An array is put in place only where there is none, and taken away by one of those who swap it out.
+//!
 //! Loom models in `model.rs`.
 //!
 //! Source: the pointer swizzling of X-Engine (Alibaba, "Optimizing X-Engine's In-memory Read Performance"); after G. Graefe et
@@ -168,8 +174,11 @@ impl<P, T> Home<P, T> {
     /// Fills the slot of the parent and puts the array in place, unless there is one. The lock of the parent's shard is held, and the
     /// parent is in it.
     pub(crate) fn swizzle_parent(&self, frame: NonNull<Frame>, array: Box<Array<P, T>>) {
-        if self.children.load(Ordering::Relaxed).is_null() {
-            self.children.store(Box::into_raw(array), Ordering::Release);
+        // Compared and swapped: while its extent moves, a parent may be in two parts, each with a lock of its own.
+        let array = Shell(NonNull::from(Box::leak(array)));
+        let (empty, new) = (ptr::null_mut(), array.0.as_ptr());
+        if self.children.compare_exchange(empty, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            std::mem::forget(array);
         }
         self.parent.store(frame.as_ptr(), Ordering::Release);
     }

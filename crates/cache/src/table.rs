@@ -207,7 +207,7 @@ mod tests {
     use crate::frame::Priority;
 
     fn frame(offset: u32) -> Pin {
-        Pin::new(FrameKey { extent: 1, offset }, Priority::Data, &offset.to_le_bytes(), None)
+        Pin::new(FrameKey::new(1, offset), Priority::Data, &offset.to_le_bytes(), None)
     }
 
     #[test]

@@ -10,7 +10,7 @@ fn cache(capacity_bytes: usize) -> Cache {
 }
 
 fn key(n: u64) -> FrameKey {
-    FrameKey { extent: n / 128, offset: (n % 128) as u32 * 16384 }
+    FrameKey::new(n / 128, (n % 128) as u32 * 16384)
 }
 
 /// Bytes that only `key` has.

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use terrane_cache::{Cache, CacheOptions, FrameKey, Hold, Priority, Slots, Swizzling};
 
-const PARENT: FrameKey = FrameKey { extent: 7, offset: u32::MAX };
+const PARENT: FrameKey = FrameKey::new(7, u32::MAX);
 
 fn cache(capacity_bytes: usize) -> Cache {
     Cache::new(CacheOptions { capacity_bytes, shards: 0 })
 }
 
 fn child(extent: u64, number: u32) -> FrameKey {
-    FrameKey { extent, offset: number * 4096 }
+    FrameKey::new(extent, number * 4096)
 }
 
 /// What a frame holds: its key, over and over.
@@ -90,7 +90,7 @@ fn with_their_parent_all_children_are_unswizzled() {
 fn a_section_has_a_slot_of_its_own() {
     let c = cache(4 << 20);
     let slots = extent(&c);
-    let section = FrameKey { extent: 7, offset: 77 };
+    let section = FrameKey::new(7, 77);
     c.hold().swizzle_section(&slots, section);
     assert!(c.hold().section(&slots).is_none());
     insert(&c, section, 50);
@@ -143,7 +143,7 @@ fn arrays_are_paid_for_and_given_back() {
     let before = c.stats().bookkeeping_bytes;
     let many: Vec<Slots<u8, u32>> = (0..50)
         .map(|extent| {
-            let key = FrameKey { extent, offset: 1 };
+            let key = FrameKey::new(extent, 1);
             insert(&c, key, 100);
             let slots = c.slots();
             c.hold()
@@ -179,7 +179,7 @@ fn what_a_slot_leads_to_is_right_and_memory_is_bounded_under_contention() {
     let threads = if cfg!(debug_assertions) { 8 } else { 32 };
     let c = cache((EXTENTS * u64::from(CHILDREN) * 4096 / 20) as usize);
     let slots: Vec<Slots<u8, u32>> = (0..EXTENTS).map(|_| c.slots()).collect();
-    let parent = |extent| FrameKey { extent, offset: u32::MAX };
+    let parent = |extent| FrameKey::new(extent, u32::MAX);
     let (by_slot, most) = (AtomicU64::new(0), AtomicUsize::new(0));
     std::thread::scope(|s| {
         for thread in 0..threads {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use terrane_base::{Error, ErrorKind};
 use terrane_cache::{Cache, CacheOptions, FrameKey, HeatSampler, Priority};
 
-const KEY: FrameKey = FrameKey { extent: 7, offset: 16384 };
+const KEY: FrameKey = FrameKey::new(7, 16384);
 
 fn cache(capacity_bytes: usize, shards: usize) -> Cache {
     Cache::new(CacheOptions { capacity_bytes, shards })
@@ -110,7 +110,7 @@ fn contents_and_budget_hold_under_contention() {
                 let r = next(&mut seed);
                 // Mostly a small hot set, so that threads meet.
                 let n = if r.is_multiple_of(4) { r >> 8 } else { (r >> 8) % 64 };
-                let k = FrameKey { extent: n % 16, offset: (n / 16 % 256) as u32 };
+                let k = FrameKey::new(n % 16, (n / 16 % 256) as u32);
                 match (r >> 32) % 100 {
                     0..40 => {
                         if let Some(good) = c.with(k, |b| b == expected(k)) {
@@ -136,17 +136,81 @@ fn contents_and_budget_hold_under_contention() {
             }
         });
         assert!(!over.into_inner(), "over budget: {c:?}");
-        let found = (0..16 * 256u64)
-            .filter(|n| c.contains(FrameKey { extent: n % 16, offset: (n / 16) as u32 }))
-            .count();
+        let found = (0..16 * 256u64).filter(|n| c.contains(FrameKey::new(n % 16, (n / 16) as u32))).count();
         assert_eq!(found, c.stats().frames);
     }
 }
 
 #[test]
+fn contents_and_budget_hold_while_parts_come_and_go_and_extents_move() {
+    const CAPACITY: usize = 4 << 20;
+    const EXTENTS: u64 = 16;
+    let c = cache(CAPACITY, 4);
+    let homes: Vec<AtomicUsize> = (0..EXTENTS).map(|_| AtomicUsize::new(0)).collect();
+    let (over, live) = (AtomicBool::new(false), AtomicUsize::new(6));
+    let expected =
+        |k: FrameKey| vec![(k.extent * 31 + u64::from(k.offset)) as u8; 500 + k.offset as usize % 7000];
+    threads(8, |t| {
+        let mut seed = t as u64;
+        if t >= 6 {
+            // One opens and closes, one moves: as long as the others read.
+            let mut open = Vec::new();
+            while live.load(Relaxed) > 0 {
+                let r = next(&mut seed);
+                let extent = r % EXTENTS;
+                match t {
+                    6 if open.len() < 4 && !r.is_multiple_of(3) => open.extend(c.open_part()),
+                    6 if !open.is_empty() => c.close_part(open.swap_remove(r as usize % open.len())),
+                    7 => {
+                        let to = (r >> 32) as u16 % 6;
+                        let from = homes[extent as usize].swap(to.into(), Relaxed) as u16;
+                        c.rehome(extent, from, to);
+                    }
+                    _ => {}
+                }
+                std::thread::yield_now();
+            }
+            return;
+        }
+        let mut held = Vec::new();
+        for i in 0..6_000 {
+            let r = next(&mut seed);
+            let n = if r.is_multiple_of(4) { r >> 8 } else { (r >> 8) % 64 };
+            let extent = n % EXTENTS;
+            let part = homes[extent as usize].load(Relaxed) as u16;
+            let k = FrameKey::new(extent, (n / 16 % 256) as u32).part(part);
+            match (r >> 32) % 100 {
+                0..40 => assert_ne!(c.with(k, |b| b == expected(k)), Some(false), "{k:?} has foreign bytes"),
+                40..90 => {
+                    let pin = c.get_or_load(k, Priority::Data, || Ok(expected(k))).unwrap();
+                    assert_eq!(&*pin, expected(k));
+                    if i % 5 == 0 {
+                        held.push((k, pin));
+                    }
+                }
+                90..98 => assert_eq!(&*c.insert(k, expected(k), Priority::Index), expected(k)),
+                _ => c.remove_extent(extent),
+            }
+            if held.len() > 8 {
+                held.drain(..).for_each(|(k, pin)| assert_eq!(&*pin, expected(k)));
+            }
+            over.fetch_or(c.stats().used_bytes() > CAPACITY + CAPACITY / 20 + (64 << 10), Relaxed);
+        }
+        live.fetch_sub(1, Relaxed);
+    });
+    assert!(!over.into_inner(), "over budget: {c:?}");
+    let sum = |part: u16| c.part_stats(part).resident_bytes;
+    assert_eq!((0..=256).map(sum).sum::<usize>(), c.stats().resident_bytes);
+    (1..=256).for_each(|part| c.close_part(part));
+    assert_eq!(sum(0), c.stats().resident_bytes, "all of it is in the common part");
+    (0..EXTENTS).for_each(|extent| c.remove_extent(extent));
+    assert_eq!((c.stats().frames, sum(0)), (0, 0));
+}
+
+#[test]
 fn lookups_go_on_while_tables_grow() {
     let c = cache(64 << 20, 1);
-    let key = |n: u64| FrameKey { extent: n, offset: 0 };
+    let key = |n: u64| FrameKey::new(n, 0);
     for n in 0..100 {
         c.insert(key(n), n.to_le_bytes(), Priority::Data);
     }

@@ -63,6 +63,7 @@ pub use txn::savepoint::Savepoint;
 pub use txn::transaction::{Locked, Transaction};
 
 pub use terrane_base::{Error, ErrorKind, Lsn, Result, Seq, Waiter, metrics};
+pub use terrane_cache::PartStats as CachePartStats;
 pub use terrane_compaction::DeviceStats;
 pub use terrane_format::tuple;
 pub use terrane_media as media;

@@ -21,7 +21,7 @@ use terrane_format::value_ref::ValueRef;
 use crate::compact::pick::{MAX_L0_RUNS, RESCUE_RUNS};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
-use crate::levels::{ExtentRef, Run};
+use crate::levels::{ExtentRef, Homes, Run};
 use crate::read::run_cursor::RunCursor;
 use crate::txn::prepared::{Prepared, Property};
 
@@ -189,7 +189,11 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
                 for table in self.engine.tables.load_full().all() {
                     let own = stage.extents.iter().filter(|(id, _)| *id == table.id);
                     let refs = own.map(|(_, meta)| {
-                        Ok(Arc::new(ExtentRef::whole(self.engine.open_extent(table, meta)?)))
+                        Ok(Arc::new(ExtentRef::whole(self.engine.open_extent(
+                            table,
+                            meta,
+                            &Homes::default(),
+                        )?)))
                     });
                     self.run(&refs.collect::<Result<Vec<_>>>()?);
                     if self.report.stopped {

@@ -9,7 +9,7 @@ use terrane_media::sim::SimMedia;
 
 use super::*;
 use crate::levels::testkit::heirs;
-use crate::levels::{Heir, RunWriter, VersionEdit};
+use crate::levels::{Heir, Homes, RunWriter, VersionEdit};
 use crate::{Options, SubtableOptions, recovery};
 
 fn block(key: &str, seq: Seq) -> FinishedBlock {
@@ -32,7 +32,11 @@ fn found(runs: Vec<(u8, u64, FinishedBlock, RangeTombstones)>) -> Vec<String> {
         let mut writer = RunWriter::new(space, ids, ExtentForm::default(), tombstones, heirs()).unwrap();
         writer.add_block(block, None, Heir::No).unwrap();
         for meta in writer.finish().unwrap().keep() {
-            edit.added.push((level, run, ExtentRef::whole(engine.open_extent(&table, &meta).unwrap())));
+            edit.added.push((
+                level,
+                run,
+                ExtentRef::whole(engine.open_extent(&table, &meta, &Homes::default()).unwrap()),
+            ));
         }
     }
     let version = table.state().version.apply(&edit).unwrap().version;

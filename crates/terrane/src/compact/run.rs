@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use terrane_base::{Error, ErrorKind, Result, Seq};
+use terrane_base::{Error, ErrorKind, Result, Seq, SubtableId};
 use terrane_compaction::builder::{Piece, Plan, Source, Span, Work, cut};
 use terrane_compaction::{Done, Finished, InputBlock, Task, Way};
 use terrane_format::block::{Block, BlockCursor, BlockForm, Compression as Stored};
@@ -35,7 +35,9 @@ use crate::compact::warm::Warm;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::bulk::{self, Wanted};
-use crate::levels::{Extent, ExtentRef, Heir, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun};
+use crate::levels::{
+    Extent, ExtentRef, Heir, Homes, RefKey, Run, RunWriter, Version, VersionEdit, WrittenRun,
+};
 use crate::options::{Compression, SubtableOptions};
 use crate::read::blocks::{Part, load};
 
@@ -78,6 +80,7 @@ struct Outcome {
 /// What stays the same over a piece.
 struct Context<'a> {
     engine: &'a Engine,
+    table: SubtableId,
     pick: &'a Pick,
     form: ExtentForm,
     snapshots: Vec<Seq>,
@@ -143,7 +146,7 @@ impl Engine {
         };
         // As many as are ever in use: see the queues of [`Merge`].
         let buffers = Buffers::new(READ_AHEAD + AHEAD * self.options.compaction_jobs() + 2);
-        let cx = Context { engine: self, pick, form, snapshots, buffers };
+        let cx = Context { engine: self, table: table.id, pick, form, snapshots, buffers };
         let ways: Vec<Vec<ExtentRef>> = inputs.iter().map(|i| i.parts.clone()).collect();
         let mut out = Outcome::default();
         let mut read = 0;
@@ -202,8 +205,7 @@ impl Engine {
         let written: Vec<Arc<Extent>> = out
             .written
             .iter()
-            .flat_map(|w| w.extents())
-            .map(|meta| self.open_extent(table, meta))
+            .flat_map(|w| w.extents().iter().map(|meta| self.open_extent(table, meta, w.homes())))
             .collect::<Result<_>>()?;
         inherit_heat(inputs, &written);
         edit.added.extend(written.into_iter().map(|extent| (pick.to, 0, ExtentRef::whole(extent))));
@@ -224,6 +226,7 @@ impl Engine {
         appended?;
         let next = Arc::new(applied.version);
         table.install_version(next.clone(), None);
+        self.check_homes(table.id, &edit);
         version.retire(&next, applied.obsolete, values);
         drop(edit_guard);
         table.readers.strip();
@@ -236,14 +239,17 @@ impl Engine {
         Ok(true)
     }
 
-    /// The extent that was just written.
+    /// The extent that was just written, its frames where `homes` says.
     pub(crate) fn open_extent(
         &self,
         table: &Table,
         meta: &Arc<terrane_format::extent::ExtentMeta>,
+        homes: &Homes,
     ) -> Result<Arc<Extent>> {
         let file = self.space.file(meta.file)?;
-        Ok(Extent::new(meta.clone(), file, table.name.clone(), self.reclaimer.clone()))
+        let extent = Extent::new(meta.clone(), file, table.name.clone(), self.reclaimer.clone());
+        extent.set_home(homes.of(&meta.lo));
+        Ok(extent)
     }
 }
 
@@ -320,7 +326,7 @@ impl Context<'_> {
                     engine.ids.clone(),
                     self.form,
                     survivors.clone(),
-                    engine.heirs(self.pick.to <= 1, engine.options.compaction_jobs(), claimed),
+                    engine.heirs(self.table, self.pick.to <= 1, engine.options.compaction_jobs(), claimed),
                 )?),
             };
             let ahead = AHEAD * engine.options.compaction_jobs();

@@ -19,6 +19,7 @@ use terrane_media::{LockGuard, Media, Signal};
 
 use crate::compact::pick::{MAX_L0_RUNS, Met};
 use crate::db::commit::{GroupEntry, Request};
+use crate::db::homes::Estates;
 use crate::db::pacing::Pacer;
 use crate::db::snapshot::{Snapshot, Snapshots};
 use crate::db::stats::Counters;
@@ -88,6 +89,8 @@ pub(crate) struct Engine {
     /// The generation that log records of this opening carry.
     pub(crate) log_generation: u32,
     pub(crate) cache: Arc<Cache>,
+    /// What executors' cores own, and where in the cache that is.
+    pub(crate) estates: Estates,
     pub(crate) rows: Option<RowCache>,
     pub(crate) heat: HeatSampler,
     pub(crate) left: LeftScans,
@@ -269,10 +272,11 @@ impl Engine {
     }
 
     /// What enters the cache of what is written: see [`Heirs::new`].
-    pub(crate) fn heirs(&self, sections: bool, jobs: usize, used: usize) -> Heirs {
+    pub(crate) fn heirs(&self, table: SubtableId, sections: bool, jobs: usize, used: usize) -> Heirs {
+        let (cache, homes) = (self.cache.clone(), self.estates.homes(table));
         match self.options.tuning.warm {
-            true => Heirs::new(self.cache.clone(), sections, jobs, used),
-            false => Heirs::none(self.cache.clone()),
+            true => Heirs::new(cache, homes, sections, jobs, used),
+            false => Heirs::none(cache, homes),
         }
     }
 

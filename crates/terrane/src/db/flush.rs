@@ -73,7 +73,7 @@ impl Engine {
         };
         let mut edit = VersionEdit::default();
         for meta in written.extents() {
-            edit.added.push((level, run, ExtentRef::whole(self.open_extent(table, meta)?)));
+            edit.added.push((level, run, ExtentRef::whole(self.open_extent(table, meta, written.homes())?)));
         }
         let applied = version.apply(&edit)?;
         let mut edits = edit.to_edits(table.id);
@@ -95,6 +95,7 @@ impl Engine {
         dead.retain(|v| !kept.contains(&v.id));
         let next = Arc::new(applied.version);
         table.install_version(next.clone(), Some(&memtable));
+        self.check_homes(table.id, &edit);
         version.retire(&next, applied.obsolete, dead);
         drop((edit_guard, straight));
         table.readers.strip();
@@ -121,7 +122,7 @@ impl Engine {
     ) -> Result<(WrittenRun, Vec<ValueRef>)> {
         let form = extent_form(&table.options(), 0, self.options.tuning.extent_bytes);
         let tombstones = memtable.tombstones.to_ranges(snapshots)?;
-        let heirs = self.heirs(true, 1, 0);
+        let heirs = self.heirs(table.id, true, 1, 0);
         let mut writer =
             RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone(), heirs)?;
         let mut retention = Retention::new(snapshots, &tombstones, false);

@@ -5,6 +5,7 @@ pub(crate) mod commit;
 pub(crate) mod engine;
 pub(crate) mod flush;
 pub(crate) mod freeze;
+pub(crate) mod homes;
 pub(crate) mod pacing;
 pub(crate) mod pressure;
 pub(crate) mod room;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use terrane_base::{Current, SubtableId};
+use terrane_base::{Current, Epoch, SubtableId};
 
 use crate::exec::placement::Placement;
 
@@ -101,17 +101,18 @@ impl Balance {
         Balance { enabled: enabled && cores > 1, reports: Mutex::new(vec![None; cores]) }
     }
 
-    /// Takes what a core did, and moves something if that is worth it.
+    /// Takes what a core did, and moves something if that is worth it; says whether it did.
     pub(super) fn report(
         &self,
         core: usize,
         total: u64,
         tables: Vec<(SubtableId, Served)>,
         placement: &Current<Placement>,
-    ) {
+    ) -> bool {
         if !self.enabled {
-            return;
+            return false;
         }
+        let before = placement.load_full().epoch();
         let mut reports = self.reports.lock();
         // A core that sleeps reports nothing: when another one reports for the second time, the period is over for all.
         if reports[core].is_some() {
@@ -121,6 +122,7 @@ impl Balance {
         if reports.iter().all(Option::is_some) {
             decide(&taken(&mut reports), placement);
         }
+        placement.load_full().epoch() != before
     }
 }
 

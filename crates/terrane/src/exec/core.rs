@@ -4,12 +4,12 @@
 //! time ([`crate::read::turns`]); runs the work that was sent; and asks its pollers.
 //!
 //! # Nothing shared is written
-//! The thread *stays* inside of the epochs and renews its stay between turns, and before each poller and lookup of theirs, so guards cost it
-//! no atomic read-modify-write and no fence ([`terrane_base::reclaim`]); for work that was sent, which may wait for locks or for a flush, it
-//! leaves; it keeps the states of the subtables that it reads, and looks at one word of each to see whether they are
-//! still the newest ([`terrane_base::Current::refresh`]). Flushes, merges and writes come from outside and put new states in place.
-//! What it keeps would keep memtables and extents from being freed: every [`SWEEP`] turns it lets go of what is outdated, and of all of it
-//! before it sleeps.
+//! The thread *stays* inside of the epochs and renews its stay between turns, and before each poller and lookup of theirs, so guards cost
+//! it no atomic read-modify-write and no fence ([`terrane_base::reclaim`]); for work that was sent, which may wait for locks or for a
+//! flush, it leaves; it keeps the states of the subtables that it reads, and looks at one word of each to see whether they are still the
+//! newest ([`terrane_base::Current::refresh`]). Flushes, merges and writes come from outside and put new states in place. What it brings
+//! into the cache lies in a part with books of its own, in which other cores have no business. What it keeps would keep memtables and
+//! extents from being freed: every [`SWEEP`] turns it lets go of what is outdated, and of all of it before it sleeps.
 //!
 //! # What memory does not hold
 //! is read by background tasks, which send the answers ([`late`](super::late)): a core goes on meanwhile.
@@ -149,8 +149,10 @@ impl<'e> Core<'e> {
         let now = self.shared.engine.media.now();
         if let Some(total) = self.load.take(now, REPORT) {
             let tables = self.tables.notes().map(|(id, served)| (id, served.take())).collect();
-            self.shared.balance.report(self.number, total, tables, &self.shared.placement);
-            self.shared.forget_dropped();
+            match self.shared.balance.report(self.number, total, tables, &self.shared.placement) {
+                true => self.shared.owners_changed(),
+                false => self.shared.forget_dropped(),
+            }
         }
     }
 }

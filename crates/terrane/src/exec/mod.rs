@@ -6,6 +6,10 @@
 //! always, transactions over what several cores own are transactions as always, and what comes to a core that does not own it any more is
 //! carried out all the same. So ownership can change at any time, and does, after the load ([`balance`]).
 //!
+//! The same goes for the cores' parts of the cache: each has locks and queues of its own, and a share of the memory that others cannot take
+//! from it, but every thread may look into all of them. The blocks of what a core owns follow it there in the background
+//! ([`crate::db::homes`]).
+//!
 //! Source: the shared-nothing threads of X-Engine's in-memory read path (Alibaba, "Optimizing X-Engine's In-memory Read Performance"),
 //! which leaves open how to divide what is hot, and transactions over several threads.
 
@@ -22,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use terrane_base::{Current, Error, Result};
+use terrane_cache::PartStats as CachePartStats;
 use terrane_media::Thread;
 
 pub use core::{Core, Polled};
@@ -29,9 +34,11 @@ pub use lane::{Lane, Taken};
 
 use crate::Subtable;
 use crate::db::engine::Engine;
+use crate::db::homes::Estate;
 use balance::Balance;
 use core::Running;
-use placement::{PIECES, Placement};
+use placement::PIECES;
+pub(crate) use placement::Placement;
 use shared::{Arrival, Shared};
 
 /// How an [`Executor`] works.
@@ -41,11 +48,16 @@ pub struct ExecutorOptions {
     pub cores: Vec<usize>,
     /// Whether what is hot moves to cores that have less to do. Default: true.
     pub balance: bool,
+    /// Whether each core has a part of the cache of its own, for the blocks of what it owns: it shares no lock of the cache with others
+    /// then, and what one core reads does not push out what another one reads again and again. The memory stays one: what a core does not
+    /// use serves the others, and how much each is sure of follows what it misses. Costs moving the blocks in the cache, by reference, when
+    /// owners change. Default: true.
+    pub cache_parts: bool,
 }
 
 impl Default for ExecutorOptions {
     fn default() -> Self {
-        ExecutorOptions { cores: Vec::new(), balance: true }
+        ExecutorOptions { cores: Vec::new(), balance: true, cache_parts: true }
     }
 }
 
@@ -65,6 +77,12 @@ impl ExecutorOptions {
     #[must_use]
     pub fn balance(self, balance: bool) -> Self {
         ExecutorOptions { balance, ..self }
+    }
+
+    /// Sets [`ExecutorOptions::cache_parts`].
+    #[must_use]
+    pub fn cache_parts(self, cache_parts: bool) -> Self {
+        ExecutorOptions { cache_parts, ..self }
     }
 }
 
@@ -97,6 +115,8 @@ const MAX_CORES: usize = 1024;
 pub struct Executor {
     shared: Arc<Shared>,
     threads: Vec<Thread>,
+    /// The cores' parts of the cache, if they have some.
+    estate: Option<Arc<Estate>>,
 }
 
 impl Executor {
@@ -112,20 +132,30 @@ impl Executor {
             return Err(Error::limit("cores of an executor", bound.len() as u64, MAX_CORES as u64));
         }
         let media = engine.media.clone();
+        let placement = Arc::new(Current::new(Placement::new(bound.len())));
         let shared = Arc::new(Shared {
             engine,
             cores: bound.iter().map(|_| Default::default()).collect(),
-            placement: Current::new(Placement::new(bound.len())),
+            placement: placement.clone(),
             balance: Balance::new(bound.len(), options.balance),
             ending: AtomicBool::new(false),
             lanes: AtomicU64::new(0),
         });
         // Those that have started end when it goes, also if a later one cannot be started.
-        let mut executor = Executor { shared: shared.clone(), threads: Vec::with_capacity(bound.len()) };
+        let mut executor =
+            Executor { shared: shared.clone(), threads: Vec::with_capacity(bound.len()), estate: None };
         for (number, core) in bound.into_iter().enumerate() {
             let shared = shared.clone();
             let job = Box::new(move || Running::new(&shared, number).run());
             executor.threads.push(media.start_thread(&format!("terrane-core-{number}"), core, job)?);
+        }
+        if options.cache_parts {
+            let cache = &shared.engine.cache;
+            // A core for which there is none left has the common part.
+            let parts = (0..executor.cores()).map(|_| cache.open_part().unwrap_or(0)).collect();
+            let estate = executor.estate.insert(Arc::new(Estate { placement, parts }));
+            shared.engine.estates.add(estate.clone());
+            shared.engine.settle_homes();
         }
         Ok(executor)
     }
@@ -148,7 +178,8 @@ impl Executor {
     /// example. It should come back after microseconds. A poller that panics is not asked again.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::InvalidArgument`] if there is no such core, [`crate::ErrorKind::Closed`] if a panic in foreign code has ended it.
+    /// [`crate::ErrorKind::InvalidArgument`] if there is no such core, [`crate::ErrorKind::Closed`] if a panic in foreign code has ended
+    /// it.
     pub fn poll_on(
         &self,
         core: usize,
@@ -185,7 +216,7 @@ impl Executor {
         self.shared.engine.check_is_own(table.table())?;
         self.check_core(core)?;
         self.shared.placement.replace(|p| p.assign(table.table().id, core));
-        self.shared.forget_dropped();
+        self.shared.owners_changed();
         Ok(())
     }
 
@@ -204,12 +235,23 @@ impl Executor {
                 p.clone()
             })
         });
-        self.shared.forget_dropped();
+        self.shared.owners_changed();
         outcome
     }
 
-    /// Ends: requests under way are answered, further ones are refused. Blocks until the threads have ended, each of which finishes the work
-    /// that it is at. Dropping does the same.
+    /// What a core's part of the cache did and holds; `None` if it has none of its own. What it has is moved there in the background when
+    /// owners change.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::InvalidArgument`] if there is no such core.
+    pub fn cache_part(&self, core: usize) -> Result<Option<CachePartStats>> {
+        self.check_core(core)?;
+        let part = self.estate.as_ref().and_then(|estate| estate.parts.get(core)).filter(|part| **part != 0);
+        Ok(part.map(|part| self.shared.engine.cache.part_stats(*part)))
+    }
+
+    /// Ends: requests under way are answered, further ones are refused. Blocks until the threads have ended, each of which finishes the
+    /// work that it is at. Dropping does the same.
     pub fn shutdown(self) {}
 
     fn check_core(&self, core: usize) -> Result<()> {
@@ -224,6 +266,12 @@ impl Drop for Executor {
     fn drop(&mut self) {
         self.shared.end();
         self.threads.drain(..).for_each(Thread::join);
+        if let Some(estate) = self.estate.take() {
+            let engine = &self.shared.engine;
+            engine.estates.remove(&estate);
+            estate.parts.iter().for_each(|part| engine.cache.close_part(*part));
+            engine.settle_homes();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ pub(super) const PIECES: usize = 4;
 
 /// The owners of all keys. Immutable: a change makes the next one.
 #[derive(Clone, Debug)]
-pub(super) struct Placement {
+pub(crate) struct Placement {
     cores: usize,
     /// Subtables that are not where their number puts them: cuts in the order of keys. The first begins at the empty key.
     moved: BTreeMap<SubtableId, Vec<Piece>>,
@@ -18,9 +18,9 @@ pub(super) struct Placement {
 
 /// From `start` on, up to the next piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) start: Box<[u8]>,
-    pub(super) core: usize,
+pub(crate) struct Piece {
+    pub(crate) start: Box<[u8]>,
+    pub(crate) core: usize,
 }
 
 impl Epoch for Placement {
@@ -44,7 +44,7 @@ impl Placement {
     }
 
     /// The pieces of a subtable, in the order of keys.
-    pub(super) fn pieces(&self, table: SubtableId) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, table: SubtableId) -> Vec<Piece> {
         self.moved
             .get(&table)
             .cloned()

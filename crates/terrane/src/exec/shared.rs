@@ -20,7 +20,7 @@ use crate::exec::request::Answer;
 pub(super) struct Shared {
     pub(super) engine: Arc<Engine>,
     pub(super) cores: Box<[CachePadded<Seat>]>,
-    pub(super) placement: Current<Placement>,
+    pub(super) placement: Arc<Current<Placement>>,
     pub(super) balance: Balance,
     /// No core takes anything new; each ends when it has answered what is under way.
     pub(super) ending: AtomicBool,
@@ -74,6 +74,12 @@ impl Shared {
         let seat = &self.cores[core];
         seat.arrived.store(true, Ordering::Release);
         seat.wake();
+    }
+
+    /// Has what goes by owners follow.
+    pub(super) fn owners_changed(&self) {
+        self.forget_dropped();
+        self.engine.settle_homes();
     }
 
     /// Drops what the placement knows of subtables that were dropped, if that is much.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`space`] | units of data files: allocated, written, freed |
 //! | [`extent`] | one immutable extent, read block by block, checksums verified against its parent |
+//! | [`homes`] | the parts of the cache in which extents have their frames |
 //! | [`run`] | a sorted sequence of references to extents |
 //! | [`version`] | an immutable picture of a subtable's runs, and how one becomes the next |
 //! | [`writer`] | sorted blocks become extents of a run |
@@ -23,6 +24,7 @@
 
 pub(crate) mod bulk;
 pub(crate) mod extent;
+mod homes;
 mod io;
 pub(crate) mod manifest;
 mod names;
@@ -38,6 +40,7 @@ pub(crate) mod version;
 pub(crate) mod writer;
 
 pub(crate) use extent::{Extent, Known, Loaded, Reclaimer};
+pub(crate) use homes::Homes;
 pub(crate) use io::Window;
 pub(crate) use manifest::ManifestStore;
 pub(crate) use poison::Poison;

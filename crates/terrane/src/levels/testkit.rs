@@ -15,11 +15,11 @@ use terrane_media::{Media, OpenMode};
 
 use terrane_cache::{Cache, CacheOptions};
 
-use super::{Extent, ExtentRef, Heirs, Reclaimer};
+use super::{Extent, ExtentRef, Heirs, Homes, Reclaimer};
 
 /// A small cache's, for writers that are not asked about it.
 pub(crate) fn heirs() -> Heirs {
-    Heirs::new(Arc::new(Cache::new(CacheOptions::new(1 << 20))), false, 1, 0)
+    Heirs::new(Arc::new(Cache::new(CacheOptions::new(1 << 20))), Homes::default(), false, 1, 0)
 }
 
 pub(super) const T: SubtableId = SubtableId(1);

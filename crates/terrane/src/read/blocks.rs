@@ -26,7 +26,7 @@ impl Part {
             Part::Filter => extent.meta.filter.offset,
             Part::Data(h) => h.offset,
         };
-        FrameKey { extent: extent.meta.id.0, offset }
+        extent.frame(offset)
     }
 
     /// Bytes that it takes in memory, or on the way there if that is more.

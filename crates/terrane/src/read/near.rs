@@ -3,7 +3,7 @@
 //! Nothing here reads the medium. What is not in memory is for the caller to name.
 
 use terrane_base::{Error, Result, Seq};
-use terrane_cache::{Cache, Children, FrameKey, Hold, Seen, Swizzling};
+use terrane_cache::{Cache, Children, Hold, Seen, Swizzling};
 use terrane_format::block::BlockShape;
 use terrane_format::extent::{Index, IndexApproach};
 
@@ -131,7 +131,7 @@ impl<'h> Near<'h> {
 
     #[cold]
     fn find_block(&self, number: u32, known: &Known) -> Option<Seen<'h>> {
-        let key = FrameKey { extent: self.extent.meta.id.0, offset: known.offset };
+        let key = self.extent.frame(known.offset);
         let found = self.hold.find(key)?;
         self.hold.swizzle_child(self.extent.slots(self.cache), number, key);
         Some(found)

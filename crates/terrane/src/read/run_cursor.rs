@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use terrane_base::{MAX_SEQ, Result, Seq};
-use terrane_cache::{Cache, FrameKey, Hold, Pin};
+use terrane_cache::{Cache, Hold, Pin};
 use terrane_format::Kind;
 use terrane_format::block::BlockCursor;
 use terrane_format::extent::{BlockHandle, Index, IndexPlace};
@@ -111,7 +111,7 @@ fn along(
         && let Ok(Some(handle)) = next.handle(index)
     {
         sum += size(&handle);
-        let key = FrameKey { extent: part.extent.meta.id.0, offset: handle.offset };
+        let key = part.extent.frame(handle.offset);
         if handle.offset != end || handle.offset > last || sum > most || cache.contains(key) {
             break;
         }
@@ -358,8 +358,8 @@ impl RunCursor {
         }
     }
 
-    /// Loads the block of the extent just entered in which the target must be, if there is one; not valid yet. A target before the part of the
-    /// extent is where that begins; so for all methods that seek in it.
+    /// Loads the block of the extent just entered in which the target must be, if there is one; not valid yet. A target before the part of
+    /// the extent is where that begins; so for all methods that seek in it.
     fn load_target(&mut self, key: &[u8], seq: Seq, forwards: bool) -> Result<()> {
         let Some(part) = self.run.refs().get(self.at) else { return Ok(()) };
         let hold = self.cache.hold();

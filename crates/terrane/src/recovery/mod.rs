@@ -38,6 +38,7 @@ use terrane_media::{Media, Signal};
 pub(crate) use create::destroy;
 
 use crate::db::engine::{Engine, Tables};
+use crate::db::homes::Estates;
 use crate::db::table::Table;
 use crate::levels::{
     DbState, Extent, Ids, ManifestStore, Poison, Reclaimer, Space, SpaceOptions, Survey, Version,
@@ -188,6 +189,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         }),
         heat_samples: AtomicU64::new(0),
         left: Default::default(),
+        estates: Estates::default(),
         snapshots: Arc::default(),
         visible: AtomicU64::new(end - 1).into(),
         ring,

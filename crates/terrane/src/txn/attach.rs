@@ -128,23 +128,25 @@ impl Engine {
         for share in attachment.shares.iter().filter(|s| !s.table.is_dropped()) {
             let run = self.ids.run();
             let mut edit = VersionEdit::default();
+            let homes = self.estates.homes(share.table.id);
             for meta in &share.extents {
                 let meta = Arc::new(meta.attached(seq));
-                edit.added.push((0, run, ExtentRef::whole(self.open_extent(&share.table, &meta)?)));
+                edit.added.push((0, run, ExtentRef::whole(self.open_extent(&share.table, &meta, &homes)?)));
             }
             let version = share.table.state().version.clone();
             let applied = version.apply(&edit)?;
             edits.extend(edit.to_edits(share.table.id));
             let values = share.values.iter();
             edits.extend(values.map(|v| Edit::AddValue { subtable: share.table.id, value: v.clone() }));
-            shown.push((share, version, applied));
+            shown.push((share, version, edit, applied));
         }
         edits.push(self.log_position(self.oldest_needed(self.settled(), |_| None)));
         self.manifest.append(&edits)?;
-        for (share, version, applied) in shown {
+        for (share, version, edit, applied) in shown {
             share.shown.store(true, Ordering::Release);
             let next = Arc::new(applied.version);
             share.table.install_version(next.clone(), None);
+            self.check_homes(share.table.id, &edit);
             version.retire(&next, applied.obsolete, Vec::new());
         }
         self.counters.attached.add(1);

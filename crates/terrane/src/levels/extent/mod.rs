@@ -4,20 +4,20 @@
 //!
 //! # Concurrency
 //! Immutable but for two things that only grow, the heat, and the range tombstones, which are read once when somebody
-//! asks; and the ways to its frames in the cache, which that keeps. Shared by all versions that refer to it; when it is obsolete and the last of them is gone, its space is queued
-//! at the [`Reclaimer`].
+//! asks; the ways to its frames in the cache, which that keeps; and the part of the cache in which they are, a hint. Shared by all versions
+//! that refer to it; when it is obsolete and the last of them is gone, its space is queued at the [`Reclaimer`].
 
 mod reclaim;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use terrane_base::{Error, Result};
-use terrane_cache::{Cache, Slots};
+use terrane_cache::{Cache, FrameKey, Slots};
 use terrane_format::block::{BlockShape, Compression, decompress, set_sequence};
 use terrane_format::checksum::crc;
 use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
@@ -40,6 +40,8 @@ pub(crate) struct Extent {
     tombstones: OnceLock<Arc<RangeTombstones>>,
     reclaimer: Arc<Reclaimer>,
     obsolete: AtomicBool,
+    /// The part of the cache that has its frames. A wrong one costs misses and nothing else.
+    home: AtomicU16,
     slots: OnceLock<Slots<BlockShape, Known>>,
 }
 
@@ -81,6 +83,7 @@ impl Extent {
             tombstones,
             reclaimer,
             obsolete: AtomicBool::new(false),
+            home: AtomicU16::new(0),
             slots: OnceLock::new(),
         })
     }
@@ -89,6 +92,22 @@ impl Extent {
     #[inline]
     pub(crate) fn slots(&self, cache: &Cache) -> &Slots<BlockShape, Known> {
         self.slots.get_or_init(|| cache.slots())
+    }
+
+    /// What the block at `offset` is found by in the cache.
+    #[inline]
+    pub(crate) fn frame(&self, offset: u32) -> FrameKey {
+        FrameKey::new(self.meta.id.0, offset).part(self.home())
+    }
+
+    /// The part of the cache in which its frames are looked for.
+    pub(crate) fn home(&self) -> u16 {
+        self.home.load(Ordering::Relaxed)
+    }
+
+    /// From now on its frames are looked for in that part of the cache; gives the one in which they are.
+    pub(crate) fn set_home(&self, part: u16) -> u16 {
+        self.home.swap(part, Ordering::Relaxed)
     }
 
     /// The index block.

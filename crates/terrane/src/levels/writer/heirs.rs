@@ -10,6 +10,8 @@ use std::sync::Arc;
 use terrane_cache::{Cache, FrameKey, Priority};
 use terrane_format::extent::FinishedExtent;
 
+use crate::levels::Homes;
+
 /// One in this many of the cache's bytes may be taken by blocks for which others have to leave, for all merges that run
 /// at a time together. What they replace leaves only when the merge is installed.
 const SHARE: usize = 8;
@@ -30,6 +32,7 @@ pub(crate) enum Heir {
 #[derive(Debug)]
 pub(crate) struct Heirs {
     cache: Arc<Cache>,
+    homes: Homes,
     /// Bytes for which others may have to leave.
     allowance: usize,
     /// Whether index and filters enter even where no block does.
@@ -57,9 +60,9 @@ struct Kept {
 
 impl Heirs {
     /// For a merge that is one of `jobs` at a time, and has claimed `used` bytes so far.
-    pub(crate) fn new(cache: Arc<Cache>, sections: bool, jobs: usize, used: usize) -> Self {
+    pub(crate) fn new(cache: Arc<Cache>, homes: Homes, sections: bool, jobs: usize, used: usize) -> Self {
         let allowance = Heirs::share(&cache, jobs).saturating_sub(used);
-        Heirs { cache, allowance, sections, index: false, open: true, blocks: Vec::new(), bytes: 0 }
+        Heirs { cache, homes, allowance, sections, index: false, open: true, blocks: Vec::new(), bytes: 0 }
     }
 
     /// Bytes for which others may have to leave, for a merge that is one of `jobs` at a time.
@@ -68,9 +71,10 @@ impl Heirs {
     }
 
     /// Nothing enters: readers will not see what is written as it is stored.
-    pub(crate) fn none(cache: Arc<Cache>) -> Self {
+    pub(crate) fn none(cache: Arc<Cache>, homes: Homes) -> Self {
         Heirs {
             cache,
+            homes,
             allowance: 0,
             sections: false,
             index: false,
@@ -101,8 +105,8 @@ impl Heirs {
 
     /// Lets in what was kept of `extent`, which is written, or about to be. Says how many bytes others may have had to leave for.
     pub(super) fn enter(&mut self, extent: &FinishedExtent) -> usize {
-        let id = extent.meta.id;
-        let key = |offset| FrameKey { extent: id.0, offset };
+        let (id, home) = (extent.meta.id, self.homes.of(&extent.meta.lo));
+        let key = |offset| FrameKey::new(id.0, offset).part(home);
         let index = std::mem::take(&mut self.index);
         if extent.meta.blocks > 0 && (self.sections || index || !self.blocks.is_empty()) {
             let sections = [(extent.meta.index, Priority::Index), (extent.meta.filter, Priority::Filter)];
@@ -127,5 +131,10 @@ impl Heirs {
 
     pub(super) fn cache(&self) -> Arc<Cache> {
         self.cache.clone()
+    }
+
+    /// Where the extents are at home.
+    pub(super) fn homes(&self) -> &Homes {
+        &self.homes
     }
 }

@@ -22,6 +22,7 @@ use terrane_format::extent::{BlockHandle, ExtentBuilder, ExtentForm, ExtentMeta,
 use terrane_format::tombstone::RangeTombstones;
 use terrane_media::Errand;
 
+use super::Homes;
 use super::space::{Alloc, Space};
 use super::state::Ids;
 pub(crate) use heirs::{Heir, Heirs};
@@ -63,6 +64,7 @@ impl RunWriter {
                 extents: Vec::new(),
                 under_way: None,
                 cache: heirs.cache(),
+                homes: heirs.homes().clone(),
                 claimed: 0,
             },
             heirs,
@@ -174,6 +176,7 @@ pub(crate) struct WrittenRun {
     /// The write of the last of them.
     under_way: Option<Errand<Image>>,
     cache: Arc<Cache>,
+    homes: Homes,
     /// Bytes that entered the cache though others may have had to leave.
     claimed: usize,
 }
@@ -186,6 +189,11 @@ impl WrittenRun {
     /// The extents in key order; durable.
     pub(crate) fn extents(&self) -> &[Arc<ExtentMeta>] {
         &self.extents
+    }
+
+    /// Where in the cache their frames are.
+    pub(crate) fn homes(&self) -> &Homes {
+        &self.homes
     }
 
     /// Waits until everything is written; gives the memory of the last extent.

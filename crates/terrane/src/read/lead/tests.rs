@@ -13,7 +13,7 @@ fn opened(rows: &[Row]) -> Opened {
         b.add(key.as_bytes(), *seq, *kind, key.as_bytes());
     }
     let cache = Cache::new(CacheOptions::new(1 << 20));
-    Opened::new(cache.insert(FrameKey { extent: 1, offset: 0 }, b.finish().bytes, Priority::Data)).unwrap()
+    Opened::new(cache.insert(FrameKey::new(1, 0), b.finish().bytes, Priority::Data)).unwrap()
 }
 
 /// The keys that a lead shows which begins at the first of `rows`, and the key that it gives back.

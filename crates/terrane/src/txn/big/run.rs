@@ -56,7 +56,7 @@ impl OwnWriter {
     /// `deleted` are the ranges that hide older runs, and the database, in the new one.
     pub(crate) fn new(engine: &Arc<Engine>, table: &Arc<Table>, deleted: RangeTombstones) -> Result<Self> {
         let form = extent_form(&table.options(), 0, engine.options.tuning.extent_bytes);
-        let heirs = Heirs::none(engine.cache.clone());
+        let heirs = Heirs::none(engine.cache.clone(), engine.estates.homes(table.id));
         let (space, ids) = (engine.space.clone(), engine.ids.clone());
         Ok(OwnWriter {
             engine: engine.clone(),
@@ -99,7 +99,8 @@ impl OwnWriter {
         }
         let written = self.writer.finish_unsynced()?;
         let open = |meta: &Arc<ExtentMeta>| -> Result<Arc<ExtentRef>> {
-            let extent = self.engine.open_extent(&self.table, &Arc::new(meta.attached(seq)))?;
+            let extent =
+                self.engine.open_extent(&self.table, &Arc::new(meta.attached(seq)), written.homes())?;
             Ok(Arc::new(ExtentRef::whole(extent)))
         };
         let refs = written.extents().iter().map(open).collect::<Result<_>>()?;
