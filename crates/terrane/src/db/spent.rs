@@ -21,7 +21,7 @@ use crate::db::engine::Engine;
 use crate::db::table::Table;
 
 /// Bytes that are merged in the time that a lookup's look takes. (1 M records of 16 and 100 bytes in memory, one thread: a look into a run
-/// of L0 took 110 ns, into a memtable 290, and merging them down 3.1 ns a byte.)
+/// of L0 took 110 ns, into a memtable 140, and merging them down 3.1 ns a byte.)
 const BYTES_A_LOOK: u64 = 32;
 /// Such looks that take as long as seeking in one source more. A step of a merge takes as long as one.
 pub(crate) const LOOKS_A_SEEK: u32 = 3;

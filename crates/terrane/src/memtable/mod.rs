@@ -11,6 +11,8 @@
 //! # Concurrency
 //! Any number of writers and readers. Records become visible to a snapshot by their sequence, not by being inserted.
 
+mod filter;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,16 +20,18 @@ use parking_lot::Mutex;
 use terrane_base::reclaim::Clock;
 use terrane_base::{Lsn, MemoryBudget, Result, Seq};
 use terrane_commit::Stretch;
-use terrane_format::Kind;
 use terrane_format::value_ref::ValueRef;
+use terrane_format::{Kind, checksum};
 use terrane_memindex::MemIndex;
 
+use crate::memtable::filter::KeyFilter;
 use crate::options::IndexKind;
 use crate::tombstone::{During, MemTombstones};
 
 /// See the module's head.
 pub(crate) struct Memtable {
     pub(crate) index: MemIndex,
+    keys: KeyFilter,
     pub(crate) tombstones: MemTombstones,
     /// Commits of its epoch, here called generation, and later ones (until the next memtable's) write here.
     pub(crate) stretch: Stretch,
@@ -54,6 +58,7 @@ impl Memtable {
         };
         Memtable {
             index: MemIndex::on(clock, kind, budget.clone()),
+            keys: KeyFilter::new(budget.clone()),
             tombstones: MemTombstones::new(budget),
             stretch: Stretch::new(generation),
             deletes: AtomicU64::new(0),
@@ -81,7 +86,14 @@ impl Memtable {
         self.stretch.note(lsn);
         match kind {
             Kind::RangeDelete => self.tombstones.insert(lsn, seq, key, value, during)?,
-            _ => self.index.insert(key, seq, kind as u8, value)?,
+            _ => {
+                let hash = checksum::key_hash(key);
+                let known = self.keys.has_in_newest(hash);
+                self.index.insert(key, seq, kind as u8, value)?;
+                if !known {
+                    self.keys.add(hash);
+                }
+            }
         }
         if kind.is_delete() {
             self.deletes.fetch_add(1, Ordering::Relaxed);
@@ -116,9 +128,16 @@ impl Memtable {
         self.stretch.end()
     }
 
+    /// Whether the index may have a record that is published, with the key whose hash ([`checksum::key_hash`]) that is. Says no for nearly
+    /// all keys that it has not, and much faster than the index. The hash is asked for only if there are any.
+    #[inline]
+    pub(crate) fn may_have(&self, hash: impl FnOnce() -> u64) -> bool {
+        self.keys.may_have(hash)
+    }
+
     /// Memory held, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.index.bytes() + self.tombstones.bytes()
+        self.index.bytes() + self.tombstones.bytes() + self.keys.bytes()
     }
 
     pub(crate) fn deletes(&self) -> u64 {

@@ -151,7 +151,10 @@ impl Walk {
         if !self.below_memtables {
             for m in &view.state.memtables {
                 let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Step::Outdated) };
-                if let Some(r) = m.index.get(key, seq) {
+                let hash = || *self.hash.get_or_insert_with(|| checksum::key_hash(key));
+                if m.may_have(hash)
+                    && let Some(r) = m.index.get(key, seq)
+                {
                     if r.seq < cover {
                         return Ok(Step::Done(None));
                     }

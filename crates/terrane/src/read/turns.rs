@@ -89,25 +89,27 @@ fn give_way() -> impl Future<Output = ()> {
 
 /// As [`crate::read::lookup::Walk`], but that what memory lacks is not named.
 async fn one<'h>(view: View<'h>, hold: &'h Hold<'h>, key: &'h [u8], seq: Seq) -> Result<Said<'h>> {
+    let mut hash = None;
     for m in &view.state.memtables {
         let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Said::Outdated) };
-        let mut search = m.index.search(key);
-        loop {
-            give_way().await;
-            if !search.step() {
-                break;
+        if m.may_have(|| *hash.get_or_insert_with(|| checksum::key_hash(key))) {
+            let mut search = m.index.search(key);
+            loop {
+                give_way().await;
+                if !search.step() {
+                    break;
+                }
             }
-        }
-        if let Some(r) = search.finish(seq) {
-            let found = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
-            return Ok(Said::Value(value((r.seq >= cover).then_some(found))));
+            if let Some(r) = search.finish(seq) {
+                let found = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
+                return Ok(Said::Value(value((r.seq >= cover).then_some(found))));
+            }
         }
         // What lies below is older than any tombstone here.
         if cover > 0 {
             return Ok(Said::Value(None));
         }
     }
-    let mut hash = None;
     let mut run = 0;
     while let Some(r) = run_at(view.state, run) {
         run += 1;
