@@ -324,7 +324,8 @@ impl Cache {
         self.reclaim(&guard);
     }
 
-    /// Drops every frame of `extent`: its space is about to be freed. Costs a short lock per shard.
+    /// Drops every frame of `extent`: its space is about to be freed. Costs a short lock per shard. Frames that change parts meanwhile
+    /// ([`Cache::rehome`], [`Cache::close_part`]) may stay; those in the common part change parts by [`Cache::rehome`] alone.
     pub fn remove_extent(&self, extent: u64) {
         for shard in self.parts.all().flat_map(|part| &part.shards) {
             let guard = self.domain.pin();
@@ -474,29 +475,32 @@ impl Cache {
     /// Evicts down to the goal: what `part` holds beyond its share, as long as that is something; then what others hold beyond theirs; and
     /// where all of that is in use, whatever is not.
     pub(crate) fn evict(&self, part: &Part, hash: u64) {
-        if !self.accounts.over() {
-            return;
-        }
         if !self.parts.is_whole() {
-            self.shrink(part, part.share.bytes(), hash);
-            if self.accounts.over() {
-                let first = self.parts.fullest().into_iter();
-                first.chain(self.parts.all()).for_each(|part| self.shrink(part, part.share.bytes(), hash));
+            let own = || self.shrink(part, true, hash);
+            let fullest = || self.parts.fullest().is_some_and(|part| self.shrink(part, true, hash));
+            if own() || fullest() || self.parts.all().any(|part| self.shrink(part, true, hash)) {
+                return;
             }
         }
-        self.parts.all().for_each(|part| self.shrink(part, 0, hash));
+        self.parts.all().any(|part| self.shrink(part, false, hash));
     }
 
-    /// Evicts down to the goal, or until the part holds no more than `keep` bytes: from the shard of `hash`, which keeps the shards'
-    /// shares as the hash dealt them, and from the next ones where everything there is in use.
-    fn shrink(&self, part: &Part, keep: usize, hash: u64) {
+    /// Evicts until the cache is down to its goal, or else until there is nothing in the part that may leave, beyond its share if that is to
+    /// `keep`; says which. From the shard of `hash`, which keeps the shards' shares as the hash dealt them, and from the next ones
+    /// where everything there is in use.
+    fn shrink(&self, part: &Part, keep: bool, hash: u64) -> bool {
+        if !self.accounts.over() {
+            return true;
+        }
+        let keep = if keep { part.share.bytes() } else { 0 };
         let enough = || !self.accounts.over() || part.share.resident() <= keep;
         for i in 0..part.shards.len() as u64 {
             if enough() {
-                return;
+                break;
             }
             self.relieve(part.shard(hash.wrapping_add(i << 48)), &|_| enough());
         }
+        !self.accounts.over()
     }
 
     /// Evicts from `shard` until `enough`, which is told the shard's resident bytes, or until nothing there may leave.

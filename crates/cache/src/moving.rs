@@ -10,10 +10,11 @@
 
 use crate::cache::{Cache, retire};
 use crate::epoch::Guard;
+use crate::key::FrameKey;
 use crate::parts::Part;
 use crate::shard::{Entered, Gone};
 
-/// What a part of a cache did and holds.
+/// What a part of a cache did and holds. Counts go on from what they were for those who had the part before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartStats {
     /// Bytes of frames that can be found in it.
@@ -30,7 +31,7 @@ pub struct PartStats {
 
 impl Cache {
     /// Opens a part of the cache, with locks and queues of its own and an equal share of the memory, for the keys that name it
-    /// ([`FrameKey::part`](crate::FrameKey::part)); its number. The share is what it is sure of: what one part does not use serves the
+    /// ([`FrameKey::part`]); its number. The share is what it is sure of: what one part does not use serves the
     /// others, and shares follow what is missed. `None` if there are 256 already.
     pub fn open_part(&self) -> Option<u16> {
         self.parts().open()
@@ -53,7 +54,7 @@ impl Cache {
                 }
             }
         });
-        self.settle();
+        self.settle(0);
     }
 
     /// Moves the frames of `extent` from one part, and from the common one (they are there if that part was closed meanwhile), to another,
@@ -68,7 +69,7 @@ impl Cache {
                 frames.into_iter().for_each(|gone| self.take_in(to, gone, &guard));
             }
         }
-        self.settle();
+        self.settle(FrameKey::new(extent, 0).hash());
     }
 
     /// What a part did and holds. One that is closed holds nothing.
@@ -94,8 +95,8 @@ impl Cache {
     }
 
     /// Tables may have grown, and what did not get in waits to be freed.
-    fn settle(&self) {
-        self.evict(&self.parts().common, 0);
+    fn settle(&self, hash: u64) {
+        self.evict(&self.parts().common, hash);
         self.reclaim(&self.pin());
     }
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A part has its own shards (locks, queues, ghosts, tables) and its own sums, so threads that keep to different parts write no line in
-//! common but those of the accounts, and these only where a frame is made or freed. The budget, the memory and the accounts are one for
-//! all.
+//! common where they find what they look for. The budget is one for all, and so are the accounts, the memory of frames and what waits to be
+//! freed: a frame that is made or freed takes a lock of its size ([`crate::slab`]) and changes their sums.
 //!
 //! # Shares
 //! Shares add up to the whole room. When something has to leave, it is of the part that made it necessary, if that holds more than its
@@ -190,6 +190,10 @@ impl Parts {
         }
         // Whoever changes them now has a reason of his own; the next one that comes back looks again.
         let Ok(_changing) = self.changing.try_lock() else { return };
+        // It may have been closed meanwhile.
+        if !taker.open.load(Ordering::Relaxed) {
+            return;
+        }
         self.shift(&taker.share, step);
         self.all().for_each(|part| part.share.forget());
     }

@@ -126,6 +126,23 @@ fn blocks_follow_their_owners_and_nothing_is_read_again_for_it() {
 }
 
 #[test]
+fn who_comes_right_after_another_one_has_what_that_had() {
+    let (_dir, db) = open(64 << 20);
+    const RECORDS: u64 = 40_000;
+    let t = table(&db, "t", RECORDS);
+    read(&t, 0..RECORDS);
+    let mut executor = db.executor(two()).unwrap();
+    let whole: usize = held(&db, &executor).iter().sum();
+    for _ in 0..5 {
+        // Its parts may have the same numbers, before anybody has looked for new homes.
+        drop(executor);
+        executor = db.executor(two()).unwrap();
+        assert_eq!(held(&db, &executor).iter().sum::<usize>(), whole);
+        assert_eq!(misses(&db, || read(&t, 0..RECORDS)), 0);
+    }
+}
+
+#[test]
 fn blocks_follow_what_is_divided_by_load() {
     let (_dir, db) = open(64 << 20);
     const RECORDS: u64 = 40_000;

@@ -163,19 +163,35 @@ pub(crate) fn floor<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option
         return Ok(Some(Floor { position: 0, value, end: record.next, next: None }));
     };
     let mut walk = LeafWalk::new(block, leaf, key)?;
-    let mut floor = Floor { position: walk.position, value: &[], end: 0, next: None };
-    while let Some((order, record)) = walk.next()? {
-        let position = walk.position - 1;
-        let value = block.slice(record.value, record.next);
-        if order.is_lt() || order.is_eq() && block.seq_at(position)? >= seq {
-            (floor.position, floor.value, floor.end) = (position, value, record.next);
-        } else {
-            floor.next = order.is_eq().then_some(value);
-            return Ok(Some(floor));
+    let value = |record: Record| block.slice(record.value, record.next);
+    let (mut position, mut last, mut next) = (walk.position, None, None);
+    loop {
+        match walk.step()? {
+            None => {
+                next = head_of(block, behind, key)?.map(value);
+                break;
+            }
+            Some((order, at))
+                if order.is_lt() || order.is_eq() && block.seq_at(walk.position - 1)? >= seq =>
+            {
+                (position, last) = (walk.position - 1, Some(at));
+            }
+            Some((order, at)) => {
+                if order.is_eq() {
+                    next = Some(value(block.record_at(at)?));
+                }
+                break;
+            }
         }
     }
-    floor.next = head_of(block, behind, key)?.map(|r| block.slice(r.value, r.next));
-    Ok(Some(floor))
+    let (found, end) = match last {
+        Some(at) => {
+            let record = block.record_at(at)?;
+            (value(record), record.next)
+        }
+        None => (&[][..], 0),
+    };
+    Ok(Some(Floor { position, value: found, end, next }))
 }
 
 /// The number of the record that [`floor`] finds, and whether the one behind it has the searched key. Where each leaf has one record

@@ -6,7 +6,9 @@
 //! # Concurrency
 //! Kept under one lock, which is held for moments. Whoever claims looks at the version under that lock: whoever left
 //! before has installed what it changed, and whoever is in it keeps to its own claim. So what a claim covers stays as it
-//! was seen, but for L0 runs that come on top, until the claim is given up.
+//! was seen, but for what its own job installs and for L0 runs that come on top, until the claim is given up. (Such a run may reach out of
+//! the claim, and a job that is done in parts takes it along: if an extent of it is in the claim of another job, which was there before,
+//! whoever installs second finds that out.)
 
 use parking_lot::Mutex;
 

@@ -292,7 +292,8 @@ impl Context<'_> {
     ) -> Result<()> {
         let engine = self.engine;
         let mut writer: Option<RunWriter> = None;
-        let claimed = out.written.iter().map(WrittenRun::claimed).sum();
+        let claimed: usize = out.written.iter().map(WrittenRun::claimed).sum();
+        let allowance = engine.heirs_share().saturating_sub(claimed);
         let mut kept = Vec::new();
         // Range tombstones that survive are known only when all tasks are done, but extents are cut as blocks come: the
         // rules are pure, so they are applied to all of them beforehand.
@@ -326,7 +327,7 @@ impl Context<'_> {
                     engine.ids.clone(),
                     self.form,
                     survivors.clone(),
-                    engine.heirs(self.table, self.pick.to <= 1, engine.options.compaction_jobs(), claimed),
+                    engine.heirs(self.table, self.pick.to <= 1, allowance),
                 )?),
             };
             let ahead = AHEAD * engine.options.compaction_jobs();

@@ -17,7 +17,7 @@ use crate::db::table::Table;
 use crate::levels::{Heirs, Version};
 use crate::read::blocks::Part;
 
-/// No part is made so small that it does not fill about as many extents, however small the cache.
+/// Extents that a merge has room for, if that is not too much of the cache for one.
 const LEAST_EXTENTS: usize = 2;
 
 impl Engine {
@@ -36,7 +36,8 @@ impl Engine {
         loop {
             let inputs = inputs::of_piece(&version, &part);
             let end = match self.options.tuning.warm {
-                true => end(&self.cache, &inputs, &part, self.heirs_share())?,
+                // Half of them: a block that was read is replaced by two, mostly, and what was above goes into these.
+                true => end(&self.cache, &inputs, &part, self.heirs_share() / 2)?,
                 false => None,
             };
             drop(inputs);
@@ -48,14 +49,15 @@ impl Engine {
             // What lies behind is as it was, but for extents that were cut there, and for runs of L0 that have come: these go along, and
             // whoever has claimed an extent of them finds that out when it installs. (The version before goes: its blocks are to leave.)
             version = table.state().version.clone();
+            self.reclaim();
             part.range = KeyRange { lo: end, hi: pick.range.hi.clone() };
         }
     }
 
-    /// Bytes of the cache that a merge may have others leave for, but enough for extents that are worth writing.
-    fn heirs_share(&self) -> usize {
+    /// Bytes of the cache that a merge may have others leave for.
+    pub(super) fn heirs_share(&self) -> usize {
         let least = LEAST_EXTENTS * self.options.tuning.extent_bytes;
-        Heirs::share(&self.cache, self.options.compaction_jobs()).max(least)
+        Heirs::share(&self.cache, self.options.compaction_jobs(), least)
     }
 }
 

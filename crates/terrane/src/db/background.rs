@@ -89,10 +89,20 @@ const HEAT_HALVES: u64 = 16 << 10;
 impl Engine {
     /// Queues a job; it holds the engine only while it runs.
     pub(crate) fn spawn(&self, name: &'static str, job: impl FnOnce(Arc<Engine>) + Send + 'static) {
+        self.spawn_on(Pool::Flush, name, job);
+    }
+
+    /// As [`Engine::spawn`], on the threads of `pool`.
+    pub(crate) fn spawn_on(
+        &self,
+        pool: Pool,
+        name: &'static str,
+        job: impl FnOnce(Arc<Engine>) + Send + 'static,
+    ) {
         self.jobs.fetch_add(1, Ordering::AcqRel);
         let counted = Counted(self.me.clone());
         self.media.spawn(
-            Pool::Flush,
+            pool,
             name,
             Box::new(move || {
                 if let Some(engine) = counted.0.upgrade() {

@@ -272,10 +272,10 @@ impl Engine {
     }
 
     /// What enters the cache of what is written: see [`Heirs::new`].
-    pub(crate) fn heirs(&self, table: SubtableId, sections: bool, jobs: usize, used: usize) -> Heirs {
+    pub(crate) fn heirs(&self, table: SubtableId, sections: bool, allowance: usize) -> Heirs {
         let (cache, homes) = (self.cache.clone(), self.estates.homes(table));
         match self.options.tuning.warm {
-            true => Heirs::new(cache, homes, sections, jobs, used),
+            true => Heirs::new(cache, homes, sections, allowance),
             false => Heirs::none(cache, homes),
         }
     }

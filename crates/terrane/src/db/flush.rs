@@ -122,7 +122,7 @@ impl Engine {
     ) -> Result<(WrittenRun, Vec<ValueRef>)> {
         let form = extent_form(&table.options(), 0, self.options.tuning.extent_bytes);
         let tombstones = memtable.tombstones.to_ranges(snapshots)?;
-        let heirs = self.heirs(table.id, true, 1, 0);
+        let heirs = self.heirs(table.id, true, 0);
         let mut writer =
             RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone(), heirs)?;
         let mut retention = Retention::new(snapshots, &tombstones, false);

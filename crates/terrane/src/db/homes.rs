@@ -11,10 +11,11 @@
 //! changes owners asks after that. Both take the lock of the estates in between: the one who comes second sees what the other one has done.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrane_base::{Current, SubtableId};
+use terrane_media::Pool;
 
 use crate::db::engine::Engine;
 use crate::exec::Placement;
@@ -32,6 +33,8 @@ pub(crate) struct Estate {
 #[derive(Debug, Default)]
 pub(crate) struct Estates {
     all: Mutex<Vec<Arc<Estate>>>,
+    /// One was added: its parts may have the numbers of some that were closed, whose frames are in the common part.
+    fresh: AtomicBool,
     /// How often somebody asked since the task last found nothing left to do. It runs, or is queued, while this is not zero.
     asked: AtomicU64,
 }
@@ -40,6 +43,7 @@ impl Estates {
     /// Adds one, which holds from now on.
     pub(crate) fn add(&self, estate: Arc<Estate>) {
         self.all.lock().push(estate);
+        self.fresh.store(true, Ordering::Release);
     }
 
     /// Takes one away.
@@ -60,7 +64,7 @@ impl Engine {
     /// Owners have changed: has frames moved to where they belong.
     pub(crate) fn settle_homes(&self) {
         if !self.closing.load(Ordering::Acquire) && self.estates.asked.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.spawn("frames to their cores' parts", |engine| engine.move_home());
+            self.spawn_on(Pool::Compaction, "frames to their cores' parts", |engine| engine.move_home());
         }
     }
 
@@ -75,6 +79,7 @@ impl Engine {
     fn move_home(&self) {
         loop {
             let asked = self.estates.asked.load(Ordering::Acquire);
+            let fresh = self.estates.fresh.swap(false, Ordering::AcqRel);
             for table in self.tables.load_full().all() {
                 // In this order: see the module's head.
                 let homes = self.estates.homes(table.id);
@@ -86,7 +91,7 @@ impl Engine {
                     let extent = &part.extent;
                     let to = homes.of(&extent.meta.lo);
                     let from = extent.set_home(to);
-                    if from != to {
+                    if from != to || (fresh && to != 0) {
                         self.cache.rehome(extent.meta.id.0, from, to);
                     }
                 }

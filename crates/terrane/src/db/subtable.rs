@@ -115,7 +115,8 @@ impl Subtable {
         multi::multi_get(&self.engine, &self.table, keys).map_err(|e| e.with_subtable(&*self.table.name))
     }
 
-    /// Tells `f` the values of many keys where they lie, without copies, each with the number of its key, in any order; as of one moment.
+    /// Tells `f` the values of many keys, each with the number of its key, in any order; as of one moment. What memory holds is told where
+    /// it lies, without a copy.
     /// `f` must be quick: it may hold up the reclamation of cache memory while it runs, and must not call into the database. What is not
     /// cached is read as in [`Subtable::multi_get`].
     ///

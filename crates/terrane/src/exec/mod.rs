@@ -48,10 +48,10 @@ pub struct ExecutorOptions {
     pub cores: Vec<usize>,
     /// Whether what is hot moves to cores that have less to do. Default: true.
     pub balance: bool,
-    /// Whether each core has a part of the cache of its own, for the blocks of what it owns: it shares no lock of the cache with others
-    /// then, and what one core reads does not push out what another one reads again and again. The memory stays one: what a core does not
-    /// use serves the others, and how much each is sure of follows what it misses. Costs moving the blocks in the cache, by reference, when
-    /// owners change. Default: true.
+    /// Whether each core has a part of the cache of its own, for the blocks of what it owns: it shares no queue, table or
+    /// lock of these with others then, and what one core reads does not push out what another one reads again and again. The memory stays
+    /// one: what a core does not use serves the others, and how much each is sure of follows what it misses. Costs moving the blocks in the
+    /// cache, by reference, when owners change. Default: true.
     pub cache_parts: bool,
 }
 

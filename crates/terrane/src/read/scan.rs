@@ -40,6 +40,7 @@ use crate::read::source::Source;
 pub(crate) const SHARDS: usize = 16;
 /// Most bytes that a buffer of a scan or of tools at rest keeps.
 pub(crate) const RESTING_BYTES: usize = 1 << 10;
+
 /// Empties a buffer that is to rest.
 pub(crate) fn empty(buffer: &mut Vec<u8>) {
     buffer.clear();

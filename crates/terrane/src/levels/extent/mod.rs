@@ -107,7 +107,11 @@ impl Extent {
 
     /// From now on its frames are looked for in that part of the cache; gives the one in which they are.
     pub(crate) fn set_home(&self, part: u16) -> u16 {
-        self.home.swap(part, Ordering::Relaxed)
+        // (Cores read it: it is written only where it changes.)
+        match self.home() {
+            same if same == part => same,
+            _ => self.home.swap(part, Ordering::Relaxed),
+        }
     }
 
     /// The index block.

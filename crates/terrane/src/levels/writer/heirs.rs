@@ -59,15 +59,16 @@ struct Kept {
 }
 
 impl Heirs {
-    /// For a merge that is one of `jobs` at a time, and has claimed `used` bytes so far.
-    pub(crate) fn new(cache: Arc<Cache>, homes: Homes, sections: bool, jobs: usize, used: usize) -> Self {
-        let allowance = Heirs::share(&cache, jobs).saturating_sub(used);
+    /// For a merge that others may have to leave for, by so many bytes.
+    pub(crate) fn new(cache: Arc<Cache>, homes: Homes, sections: bool, allowance: usize) -> Self {
         Heirs { cache, homes, allowance, sections, index: false, open: true, blocks: Vec::new(), bytes: 0 }
     }
 
-    /// Bytes for which others may have to leave, for a merge that is one of `jobs` at a time.
-    pub(crate) fn share(cache: &Cache, jobs: usize) -> usize {
-        cache.capacity() / SHARE / jobs.max(1)
+    /// Bytes for which others may have to leave, for a merge that is one of `jobs` at a time: enough for what is worth being written by
+    /// itself, if that is `least` bytes, however many there are.
+    pub(crate) fn share(cache: &Cache, jobs: usize, least: usize) -> usize {
+        let all = cache.capacity() / SHARE;
+        (all / jobs.max(1)).max(least.min(all))
     }
 
     /// Nothing enters: readers will not see what is written as it is stored.
@@ -89,7 +90,7 @@ impl Heirs {
         if !self.open {
             return;
         }
-        self.index |= heir == Heir::Index;
+        self.index |= heir != Heir::No;
         let claims = self.bytes + raw.len() > self.cache.room();
         if claims {
             if heir != Heir::Yes || raw.len() > self.allowance {

@@ -17,7 +17,7 @@ use terrane_format::value_ref::ValueRef;
 use crate::compact::run::extent_form;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
-use crate::levels::{ExtentRef, Heir, Heirs, Run, RunWriter, Space, WrittenRun};
+use crate::levels::{ExtentRef, Heir, Heirs, Homes, Run, RunWriter, Space, WrittenRun};
 use crate::read::newer::newest_in;
 use crate::read::source::Source;
 
@@ -56,7 +56,8 @@ impl OwnWriter {
     /// `deleted` are the ranges that hide older runs, and the database, in the new one.
     pub(crate) fn new(engine: &Arc<Engine>, table: &Arc<Table>, deleted: RangeTombstones) -> Result<Self> {
         let form = extent_form(&table.options(), 0, engine.options.tuning.extent_bytes);
-        let heirs = Heirs::none(engine.cache.clone(), engine.estates.homes(table.id));
+        // In the common part, whoever owns the keys: from there nothing moves, so `leave_cache` leaves nothing behind.
+        let heirs = Heirs::none(engine.cache.clone(), Homes::default());
         let (space, ids) = (engine.space.clone(), engine.ids.clone());
         Ok(OwnWriter {
             engine: engine.clone(),
