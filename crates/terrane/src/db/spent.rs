@@ -30,7 +30,7 @@ const LEAST: u64 = 1 << 17;
 /// Bytes in memtables and L0 for which nobody asks: looks into so little are short.
 const LEAST_BYTES: u64 = 1 << 20;
 /// See the module's head.
-const REWRITES: u64 = 8;
+const REWRITES: u64 = 16;
 /// Looks that a cursor counts by itself before it tells.
 pub(crate) const TOLD_AT_ONCE: u32 = 4096;
 
