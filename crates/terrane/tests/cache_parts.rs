@@ -1,5 +1,7 @@
 //! The cores' parts of the cache: what is where, what stays, and that answers do not depend on it.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrane::media::Media;
 use terrane::media::real::{RealMedia, RealOptions};
 use terrane::{
-    Db, Durability, Executor, ExecutorOptions, Lane, Options, Subtable, SubtableOptions, Taken, WriteBatch,
+    Db, Durability, Executor, ExecutorOptions, Lane, Options, Subtable, SubtableOptions, WriteBatch,
 };
 
 /// Two cores, whatever the machine has, and owners only by hand.
@@ -71,19 +73,7 @@ fn held(db: &Db, executor: &Executor) -> [usize; 2] {
 /// Asks for keys by a lane, and gives the values by number.
 fn ask(lane: &mut Lane, table: &Subtable, numbers: impl IntoIterator<Item = u64>) -> BTreeMap<u64, Vec<u8>> {
     let mut got = BTreeMap::new();
-    let mut take = |lane: &mut Lane| {
-        lane.answers(|n, value| drop(got.insert(n, value.unwrap().unwrap().to_vec())));
-    };
-    for n in numbers {
-        while lane.get(table, &key(n), n).unwrap() == Taken::Full {
-            lane.wait().unwrap();
-            take(lane);
-        }
-    }
-    while lane.under_way() > 0 {
-        lane.wait().unwrap();
-        take(lane);
-    }
+    support::ask(lane, table, key, numbers, |n, value| drop(got.insert(n, value.unwrap())));
     got
 }
 

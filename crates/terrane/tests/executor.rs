@@ -1,5 +1,7 @@
 //! The executor: cores that own subtables, lanes to them, and what happens when things go wrong or change owners.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,19 +72,7 @@ fn ask(
     numbers: impl IntoIterator<Item = u64>,
 ) -> BTreeMap<u64, Option<Vec<u8>>> {
     let mut got = BTreeMap::new();
-    let mut take = |lane: &mut Lane| {
-        lane.answers(|n, value| assert!(got.insert(n, value.unwrap().map(<[u8]>::to_vec)).is_none()));
-    };
-    for n in numbers {
-        while lane.get(table, &key(n), n).unwrap() == Taken::Full {
-            lane.wait().unwrap();
-            take(lane);
-        }
-    }
-    while lane.under_way() > 0 {
-        lane.wait().unwrap();
-        take(lane);
-    }
+    support::ask(lane, table, key, numbers, |n, value| assert!(got.insert(n, value).is_none()));
     got
 }
 

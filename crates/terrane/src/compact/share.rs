@@ -34,13 +34,11 @@ impl Engine {
     ) -> Result<bool> {
         let mut part = pick.clone();
         loop {
-            let inputs = inputs::of_piece(&version, &part);
             let end = match self.options.tuning.warm {
                 // Half of them: a block that was read is replaced by two, mostly, and what was above goes into these.
-                true => end(&self.cache, &inputs, &part, self.heirs_share() / 2)?,
+                true => end(&self.cache, &inputs::of_piece(&version, &part), &part, self.heirs_share() / 2)?,
                 false => None,
             };
-            drop(inputs);
             part.range.hi = end.clone().or_else(|| pick.range.hi.clone());
             if !self.compact_at_once(table, &part, &version)? {
                 return Ok(false);

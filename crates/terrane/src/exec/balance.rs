@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use terrane_base::{Current, Epoch, SubtableId};
+use terrane_base::{Current, SubtableId};
 
 use crate::exec::placement::Placement;
 
@@ -112,7 +112,7 @@ impl Balance {
         if !self.enabled {
             return false;
         }
-        let before = placement.load_full().epoch();
+        let before = placement.epoch();
         let mut reports = self.reports.lock();
         // A core that sleeps reports nothing: when another one reports for the second time, the period is over for all.
         if reports[core].is_some() {
@@ -122,7 +122,7 @@ impl Balance {
         if reports.iter().all(Option::is_some) {
             decide(&taken(&mut reports), placement);
         }
-        placement.load_full().epoch() != before
+        placement.epoch() != before
     }
 }
 

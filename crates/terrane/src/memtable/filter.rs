@@ -50,18 +50,22 @@ fn words(stage: usize) -> usize {
     FIRST * GROWTH.pow(stage as u32)
 }
 
-/// Where in a stage the bits of a hash lie, and which they are.
-fn place(hash: u64, stage: usize) -> (usize, u64) {
+/// Words of each piece of a stage.
+fn piece_words(stage: usize) -> usize {
+    words(stage).min(PIECE)
+}
+
+/// Where in a stage the bits of a hash lie, by piece and word, and which they are.
+fn place(hash: u64, stage: usize) -> (usize, usize, u64) {
     let word = ((hash >> 32) as usize * words(stage)) >> 32;
     let bits = (0..4).map(|n| 1u64 << (hash >> (n * 6) & 63)).fold(0, |all, bit| all | bit);
-    (word, bits)
+    (word / piece_words(stage), word % piece_words(stage), bits)
 }
 
 #[inline]
 fn has_bits_in(stage: usize, pieces: &[Piece], hash: u64) -> bool {
-    let (at, bits) = place(hash, stage);
-    let size = words(stage).min(PIECE);
-    let word = pieces.get(at / size).and_then(OnceLock::get).and_then(|piece| piece.get(at % size));
+    let (piece, word, bits) = place(hash, stage);
+    let word = pieces.get(piece).and_then(OnceLock::get).and_then(|piece| piece.get(word));
     word.is_some_and(|word| word.load(Relaxed) & bits == bits)
 }
 
@@ -79,17 +83,16 @@ impl KeyFilter {
     /// Adds the key of this hash.
     pub(crate) fn add(&self, hash: u64) {
         let stage = self.newest.load(Relaxed);
-        let (at, bits) = place(hash, stage);
-        let size = words(stage).min(PIECE);
+        let ((piece, word, bits), size) = (place(hash, stage), piece_words(stage));
         let pieces =
             self.stages[stage].get_or_init(|| (0..words(stage) / size).map(|_| OnceLock::new()).collect());
-        let piece = pieces[at / size].get_or_init(|| {
+        let piece = pieces[piece].get_or_init(|| {
             let bytes = size * size_of::<u64>();
             self.budget.charge(bytes);
             self.bytes.fetch_add(bytes, Relaxed);
             (0..size).map(|_| AtomicU64::new(0)).collect()
         });
-        piece[at % size].fetch_or(bits, Relaxed);
+        piece[word].fetch_or(bits, Relaxed);
         if (hash >> 24).is_multiple_of(COUNTED) {
             self.count(stage);
         }

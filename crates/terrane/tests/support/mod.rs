@@ -9,8 +9,8 @@ use std::sync::Arc;
 use terrane::media::Media;
 use terrane::media::sim::SimMedia;
 use terrane::{
-    Db, Durability, Ingest, Isolation, Options, ReadOptions, Subtable, SubtableOptions, Transaction,
-    TransactionOptions, Tuning, WriteBatch,
+    Db, Durability, Ingest, Isolation, Lane, Options, ReadOptions, Subtable, SubtableOptions, Taken,
+    Transaction, TransactionOptions, Tuning, WriteBatch,
 };
 
 /// Subtables of a history.
@@ -418,4 +418,25 @@ pub fn fresh(seed: u64, options: &Options) -> terrane::Result<(Arc<SimMedia>, Db
 /// The directory of a database, for naming its files.
 pub fn dir() -> &'static Path {
     Path::new(DIR)
+}
+
+/// Asks a lane for the keys of `numbers`, and tells what comes back, with the number.
+pub fn ask(
+    lane: &mut Lane,
+    table: &Subtable,
+    key: fn(u64) -> [u8; 8],
+    numbers: impl IntoIterator<Item = u64>,
+    mut see: impl FnMut(u64, Option<Vec<u8>>),
+) {
+    let mut take = |lane: &mut Lane| lane.answers(|n, value| see(n, value.unwrap().map(<[u8]>::to_vec)));
+    for n in numbers {
+        while lane.get(table, &key(n), n).unwrap() == Taken::Full {
+            lane.wait().unwrap();
+            take(lane);
+        }
+    }
+    while lane.under_way() > 0 {
+        lane.wait().unwrap();
+        take(lane);
+    }
 }
