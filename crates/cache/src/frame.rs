@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
 use terrane_base::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -80,13 +80,22 @@ impl Frame {
         prefetch(bytes.wrapping_add(len.saturating_sub(1)));
     }
 
-    /// Asks the processor to load the header and the last `len` of the frame's `of` bytes.
+    /// Asks the processor to load the header.
     #[inline]
-    pub(crate) fn prefetch_end(frame: *const Frame, of: usize, len: usize) {
-        let end = frame.wrapping_add(1).cast::<u8>().wrapping_add(of);
+    pub(crate) fn prefetch_header(frame: *const Frame) {
         prefetch(frame.cast());
-        (1..=len.div_ceil(LINE)).for_each(|n| prefetch(end.wrapping_sub(n * LINE)));
-        prefetch(end.wrapping_sub(1));
+    }
+
+    /// Asks the processor to load these of the frame's bytes.
+    #[inline]
+    pub(crate) fn prefetch_part(frame: *const Frame, part: Range<u32>) {
+        // Bytes begin where a line does.
+        let bytes = frame.wrapping_add(1).cast::<u8>();
+        let (mut at, end) = (part.start as usize & !(LINE - 1), part.end as usize);
+        while at < end {
+            prefetch(bytes.wrapping_add(at));
+            at += LINE;
+        }
     }
 
     /// Notes an access. Writes only where the bit is clear: the header of a hot frame stays shared among cores.

@@ -66,16 +66,23 @@ impl<'c> Hold<'c> {
         children.prefetch(numbers);
     }
 
-    /// Asks the processor to load the last `len` bytes of a child that is swizzled, whose length is `of`, and its header. Does not
-    /// count as an access.
+    /// Asks the processor to load these bytes of a child that is swizzled, and its header. Does not count as an access, and what is not
+    /// within the child is no harm.
     #[inline]
-    pub fn prefetch_end<P, T>(&self, children: Children<'_, P, T>, number: u32, of: u32, len: u32) {
+    pub fn prefetch_child<P, T, const N: usize>(
+        &self,
+        children: Children<'_, P, T>,
+        number: u32,
+        parts: [Range<u32>; N],
+    ) {
         if let Some(found) = children.frame(number) {
-            Frame::prefetch_end(found.as_ptr().as_ptr(), of as usize, len as usize);
+            let frame: *const Frame = found.as_ptr().as_ptr();
+            Frame::prefetch_header(frame);
+            parts.into_iter().for_each(|part| Frame::prefetch_part(frame, part));
         }
     }
 
-    /// As [`Hold::prefetch_end`], of the header, the first bytes and the last ones.
+    /// As [`Hold::prefetch_child`], of the header, the first bytes and the last ones of a child whose length is `of`.
     #[inline]
     pub fn prefetch_ends<P, T>(&self, children: Children<'_, P, T>, number: u32, of: u32) {
         if let Some(found) = children.frame(number) {

@@ -7,7 +7,8 @@
 //!
 //! The constants and the hash are part of the format and pinned by a golden file.
 
-const BUCKET: usize = 32;
+/// Bytes of a bucket.
+pub const BUCKET: usize = 32;
 
 /// The first 32 bits of the fractional parts of the square roots of the first eight primes, made odd.
 const MULTIPLIERS: [u32; 8] =

@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 
 use terrane_base::{Result, Seq};
 
-use super::view::{Approach, Record};
+use super::view::{Approach, Lens, Record};
 use super::{Block, BlockShape, common_prefix};
 use crate::Kind;
 
@@ -21,7 +21,9 @@ use crate::Kind;
 /// [`terrane_base::ErrorKind::Corruption`] for damaged bytes, `NewerFormat` for a kind that this version does not know.
 #[inline]
 pub fn get<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option<(Seq, Kind, &'a [u8])>> {
-    Probe::new(block, key, seq).to_leaf()?.look()
+    // (Without a probe, which would be copied.)
+    let behind = leaves_behind(&block, key, seq, &block.approach_leaf(key))?;
+    look(&block, key, seq, behind)
 }
 
 /// [`get`] in steps: each ends by asking the processor for what the next one looks at. For whoever has something else to do until that is
@@ -58,8 +60,7 @@ impl<'a, 'k> Probe<'a, 'k> {
     #[inline]
     pub fn to_leaf(&self) -> Result<LeafProbe<'a, 'k>> {
         let Probe { block, key, seq, ref approach } = *self;
-        let behind = block.leaves_before_own(key, seq, approach)?;
-        block.bring_near(behind.saturating_sub(1));
+        let behind = leaves_behind(&block, key, seq, approach)?;
         Ok(LeafProbe { block, key, seq, behind })
     }
 }
@@ -77,20 +78,31 @@ impl<'a> LeafProbe<'a, '_> {
     /// As for [`get`].
     #[inline]
     pub fn look(self) -> Result<Option<(Seq, Kind, &'a [u8])>> {
-        let LeafProbe { block, key, seq, behind } = self;
-        if let Some(leaf) = behind.checked_sub(1) {
-            match in_leaf(block, leaf, key, seq)? {
-                InLeaf::Is(hit) => return Ok(Some(hit)),
-                InLeaf::IsNot => return Ok(None),
-                InLeaf::MayFollow => {}
-            }
+        look(&self.block, self.key, self.seq, self.behind)
+    }
+}
+
+/// How many leaves start before the key and sequence, and brings the last of them near.
+#[inline]
+fn leaves_behind(block: &Block<'_>, key: &[u8], seq: Seq, approach: &Approach) -> Result<u32> {
+    let behind = block.leaves_before_own(key, seq, approach)?;
+    block.bring_near(behind.saturating_sub(1));
+    Ok(behind)
+}
+
+/// Looks into the last of so many leaves that start before the key and sequence.
+fn look<'a>(block: &Block<'a>, key: &[u8], seq: Seq, behind: u32) -> Result<Option<(Seq, Kind, &'a [u8])>> {
+    if let Some(leaf) = behind.checked_sub(1) {
+        match in_leaf(block, leaf, key, seq)? {
+            InLeaf::Is(hit) => return Ok(Some(hit)),
+            InLeaf::IsNot => return Ok(None),
+            InLeaf::MayFollow => {}
         }
-        // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate
-        // left.
-        match head_of(block, behind, key)? {
-            Some(record) => found(block, record, block.seq_at(behind * block.leaf_records())?).map(Some),
-            None => Ok(None),
-        }
+    }
+    // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate left.
+    match head_of(*block, behind, key)? {
+        Some(record) => found(block, record, block.seq_at(behind * block.leaf_records())?).map(Some),
+        None => Ok(None),
     }
 }
 
@@ -104,40 +116,53 @@ enum InLeaf<'a> {
 
 /// Looks for `key` in one leaf. As [`LeafWalk`], but what is skipped is not taken apart.
 #[inline]
-fn in_leaf<'a>(block: Block<'a>, leaf: u32, key: &[u8], seq: Seq) -> Result<InLeaf<'a>> {
+fn in_leaf<'a>(block: &Block<'a>, leaf: u32, key: &[u8], seq: Seq) -> Result<InLeaf<'a>> {
     let first = leaf * block.leaf_records();
     let end = block.rows().min(first + block.leaf_records());
-    let mut at = block.leaf_start(leaf)?;
+    let records = block.records();
+    let mut at = block.leaf_start(leaf)? as usize;
     let mut matched = 0;
     for position in first..end {
-        let lens = block.lens_at(at)?;
-        match lens.shared.cmp(&(matched as u32)) {
-            Ordering::Greater => {}
-            Ordering::Less => return Ok(InLeaf::IsNot),
-            Ordering::Equal => {
-                let suffix = block.slice(lens.suffix(at), lens.value(at));
-                let rest = key.get(matched..).unwrap_or_default();
-                let common = common_prefix(suffix, rest);
-                matched += common;
-                match suffix.get(common).cmp(&rest.get(common)) {
-                    Ordering::Less => {}
-                    Ordering::Greater => return Ok(InLeaf::IsNot),
-                    Ordering::Equal => {
-                        let record_seq = block.seq_at(position)?;
-                        if record_seq <= seq {
-                            return found(block, block.record_at(at)?, record_seq).map(InLeaf::Is);
-                        }
+        let Lens { header, shared, suffix, value } = match Lens::read(records, at) {
+            Some(lens) => lens,
+            None => block.long_lens(at)?,
+        };
+        let suffix_at = at + header;
+        let next = suffix_at + suffix + value;
+        if shared < matched {
+            return Ok(InLeaf::IsNot);
+        }
+        if shared == matched {
+            let suffix = records.get(suffix_at..suffix_at + suffix).unwrap_or_default();
+            let rest = key.get(matched..).unwrap_or_default();
+            let order = match (suffix.first(), rest.first()) {
+                // Where a record differs from the one before, it mostly differs from what is searched.
+                (Some(a), Some(b)) if a != b => a.cmp(b),
+                _ => {
+                    let common = common_prefix(suffix, rest);
+                    matched += common;
+                    suffix.get(common).cmp(&rest.get(common))
+                }
+            };
+            match order {
+                Ordering::Less => {}
+                Ordering::Greater => return Ok(InLeaf::IsNot),
+                Ordering::Equal => {
+                    let record_seq = block.seq_at(position)?;
+                    if record_seq <= seq {
+                        let record = block.record_at(at as u32)?;
+                        return found(block, record, record_seq).map(InLeaf::Is);
                     }
                 }
             }
         }
-        at = lens.next(at);
+        at = next;
     }
     Ok(InLeaf::MayFollow)
 }
 
 #[inline]
-fn found<'a>(block: Block<'a>, record: Record, seq: Seq) -> Result<(Seq, Kind, &'a [u8])> {
+fn found<'a>(block: &Block<'a>, record: Record, seq: Seq) -> Result<(Seq, Kind, &'a [u8])> {
     Ok((seq, Kind::from_u8(record.kind)?, block.slice(record.value, record.next)))
 }
 
@@ -267,14 +292,15 @@ impl<'a, 'k> LeafWalk<'a, 'k> {
             return Ok(None);
         }
         let at = self.at;
-        let lens = self.block.lens_at(at)?;
-        self.at = lens.next(at);
+        let Lens { header, shared, suffix, value } = self.block.lens_at(at as usize)?;
+        let suffix_at = at as usize + header;
+        self.at = u32::try_from(suffix_at + suffix + value).unwrap_or(u32::MAX);
         self.position += 1;
-        let order = match lens.shared.cmp(&(self.matched as u32)) {
+        let order = match shared.cmp(&self.matched) {
             Ordering::Greater => Ordering::Less,
             Ordering::Less => Ordering::Greater,
             Ordering::Equal => {
-                let suffix = self.block.slice(lens.suffix(at), lens.value(at));
+                let suffix = self.block.records().get(suffix_at..suffix_at + suffix).unwrap_or_default();
                 let rest = self.key.get(self.matched..).unwrap_or_default();
                 let common = common_prefix(suffix, rest);
                 self.matched += common;

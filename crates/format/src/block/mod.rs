@@ -32,6 +32,7 @@
 mod builder;
 mod compression;
 mod cursor;
+mod foresight;
 mod lookup;
 #[allow(unsafe_code, reason = "vector instructions")]
 mod simd;
@@ -46,6 +47,7 @@ use terrane_base::{Error, Result};
 pub use builder::{BlockBuilder, FinishedBlock};
 pub use compression::{Compression, Compressor, decompress};
 pub use cursor::{BlockCursor, Peek};
+pub use foresight::Foresight;
 pub(crate) use lookup::{Floor, floor, floor_position};
 pub use lookup::{LeafProbe, Probe, get};
 pub use simd::Simd;

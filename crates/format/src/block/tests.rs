@@ -206,7 +206,7 @@ proptest! {
     #[test]
     fn damaged_blocks_never_panic(
         records in records(40),
-        (directory, leaf) in (directories(), 1..20usize),
+        (directory, leaf) in (directories(), prop_oneof![Just(1), 1..20usize]),
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in 0..3usize,
         key in keys(),
@@ -248,6 +248,10 @@ fn exercise(bytes: &[u8], key: &[u8], seq: Seq) {
     let Ok(b) = Block::parse(bytes) else { return };
     let _ = b.verify();
     let _ = get(b, key, seq);
+    let _ = Foresight::of(b);
+    for leaf in [0, b.leaves() / 2, b.leaves(), u32::MAX - 1] {
+        let _ = b.share(&b.approach(key), leaf);
+    }
     let mut c = BlockCursor::new();
     let mut steps = 0;
     let _ = c.seek_first(b);

@@ -103,6 +103,25 @@ pub(super) fn top(nodes: &[u8], leaves: u32, x: u64) -> Top {
     Top { less: top.less.min(not_greater), not_greater }
 }
 
+/// The number of `leaf`.
+#[inline]
+pub(super) fn number(nodes: &[u8], leaf: u32) -> Option<u64> {
+    // With inner nodes or without: leaves have the numbers at the front.
+    nodes.as_chunks::<8>().0.get(leaf as usize).map(|n| u64::from_le_bytes(*n))
+}
+
+/// Whether there are inner nodes over `leaves` leaves.
+pub(super) fn has_inner_nodes(leaves: u32) -> bool {
+    inner_nodes(leaves as usize) > 0
+}
+
+/// How far before the nodes' end the inner node of `leaf` begins, where there are inner nodes over `leaves` leaves.
+#[inline]
+pub(super) fn inner_node_before_end(leaves: u32, leaf: u32) -> u32 {
+    let nodes = inner_nodes(leaves as usize) + ROOT_NODES;
+    (nodes as u32).saturating_sub(leaf / INNER as u32) * NODE as u32
+}
+
 /// What the second half will look at: the inner node, and the leaves under it. `None` if the root tells all.
 #[inline]
 pub(super) fn below(nodes: &[u8], leaves: u32, top: Top) -> Option<(&[u8], Range<u32>)> {

@@ -20,7 +20,7 @@ pub(super) const FLAG_WIDE: u8 = 1;
 pub(super) const PADDING_SHIFT: u32 = 2;
 
 /// Most bytes of a leaf that are brought near at the same time: as many as the processor has under way.
-const MOST_NEAR: u32 = 16 * 64;
+pub(super) const MOST_NEAR: u32 = 16 * 64;
 
 /// A block over borrowed bytes.
 #[derive(Clone, Copy, Debug)]
@@ -74,32 +74,36 @@ pub(crate) struct Record {
     pub next: u32,
 }
 
-/// What a record's header says.
+/// The lengths that a record's header states. What they lead to is checked where it is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lens {
-    header: u32,
-    pub(super) shared: u32,
-    suffix: u32,
-    value: u32,
+    /// Of the header itself.
+    pub(super) header: usize,
+    /// Of what the key has in common with the one before.
+    pub(super) shared: usize,
+    /// Of the rest of the key, ...
+    pub(super) suffix: usize,
+    /// ... and of the value behind it.
+    pub(super) value: usize,
 }
 
 impl Lens {
-    /// Where the rest of the key lies, of a record at `at`.
+    /// Those of the record that lies at `at`; `None` if one is longer than most are, or the record is cut short.
     #[inline]
-    pub(super) fn suffix(self, at: u32) -> u32 {
-        at.saturating_add(self.header)
-    }
-
-    /// Where the value lies.
-    #[inline]
-    pub(super) fn value(self, at: u32) -> u32 {
-        self.suffix(at).saturating_add(self.suffix)
-    }
-
-    /// Where the next record lies.
-    #[inline]
-    pub(super) fn next(self, at: u32) -> u32 {
-        self.value(at).saturating_add(self.value)
+    pub(super) fn read(records: &[u8], at: usize) -> Option<Lens> {
+        let lens = |header, shared: u8, suffix: u8, value: usize| {
+            Some(Lens { header, shared: shared.into(), suffix: suffix.into(), value })
+        };
+        match *records.get(at..)? {
+            [_, shared, suffix, value, ..] if (shared | suffix | value) < 0x80 => {
+                lens(4, shared, suffix, value.into())
+            }
+            // Values of 128 bytes to 16 KiB.
+            [_, shared, suffix, low, high, ..] if (shared | suffix | high) < 0x80 => {
+                lens(5, shared, suffix, usize::from(low & 0x7f) | usize::from(high) << 7)
+            }
+            _ => None,
+        }
     }
 }
 
@@ -211,6 +215,17 @@ impl<'a> Block<'a> {
         self.bytes.get(from as usize..to as usize).unwrap_or_default()
     }
 
+    /// The bytes of the records.
+    #[inline]
+    pub(super) fn records(&self) -> &'a [u8] {
+        self.slice(0, self.shape.column)
+    }
+
+    /// Bytes of the block; never 0.
+    pub(super) fn len(&self) -> u32 {
+        self.shape.len
+    }
+
     /// Where the records end.
     pub(super) fn records_end(&self) -> u32 {
         self.shape.column
@@ -266,7 +281,7 @@ impl<'a> Block<'a> {
 
     /// Where the directory has these leaves' offsets, as far as there are such leaves.
     #[inline]
-    fn offsets(&self, leaves: Range<u32>) -> &'a [u8] {
+    pub(super) fn offsets(&self, leaves: Range<u32>) -> &'a [u8] {
         let width = if self.shape.wide { 4 } else { 2 };
         let (from, to) = (leaves.start.min(self.shape.leaves), leaves.end.min(self.shape.leaves));
         self.slice(self.shape.directory + from * width, self.shape.directory + to * width)
@@ -350,25 +365,22 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// The lengths of the record that lies at `at`. What they lead to is checked where it is read.
+    /// The lengths of the record that lies at `at`.
     #[inline]
-    pub(super) fn lens_at(&self, at: u32) -> Result<Lens> {
-        let records = self.bytes.get(at as usize..self.shape.column as usize).unwrap_or_default();
-        match *records {
-            [_, shared, suffix, value, ..] if (shared | suffix | value) < 0x80 => {
-                Ok(Lens { header: 4, shared: shared.into(), suffix: suffix.into(), value: value.into() })
-            }
-            // Values of 128 bytes to 16 KiB.
-            [_, shared, suffix, low, high, ..] if (shared | suffix | high) < 0x80 => {
-                let value = u32::from(low & 0x7f) | u32::from(high) << 7;
-                Ok(Lens { header: 5, shared: shared.into(), suffix: suffix.into(), value })
-            }
-            _ => {
-                let r = self.record_at(at)?;
-                let (suffix, value) = (r.value - r.suffix, r.next - r.value);
-                Ok(Lens { header: r.suffix - at, shared: r.shared, suffix, value })
-            }
+    pub(super) fn lens_at(&self, at: usize) -> Result<Lens> {
+        match Lens::read(self.records(), at) {
+            Some(lens) => Ok(lens),
+            None => self.long_lens(at),
         }
+    }
+
+    /// As [`Block::lens_at`], where [`Lens::read`] does not tell.
+    #[cold]
+    pub(super) fn long_lens(&self, at: usize) -> Result<Lens> {
+        // (Where it is not within the block at all, that is said.)
+        let r = self.record_at(u32::try_from(at).unwrap_or(u32::MAX))?;
+        let (header, suffix, value) = (r.suffix as usize - at, r.value - r.suffix, r.next - r.value);
+        Ok(Lens { header, shared: r.shared as usize, suffix: suffix as usize, value: value as usize })
     }
 
     /// The first record of `leaf`, with its key.
@@ -470,6 +482,32 @@ impl<'a> Block<'a> {
             return Err(bad("has a key that is shorter than its prefix", 0));
         };
         Ok(compare(key.get(..len).unwrap_or(key), prefix))
+    }
+
+    /// The inner node that a search for `key` looks at.
+    #[cfg(test)]
+    pub(super) fn inner_node(&self, key: &[u8]) -> Option<&'a [u8]> {
+        let Approach { top, .. } = self.approach(key);
+        two_layer::below(self.nodes(), self.shape.leaves, top).map(|(node, _)| node)
+    }
+
+    /// What is significant of the first key of `leaf`.
+    #[inline]
+    pub(super) fn leaf_number(&self, leaf: u32) -> Option<u64> {
+        two_layer::number(self.nodes(), leaf)
+    }
+
+    /// How far between the first keys of `leaf` and the next one the searched key lies, from 0 to 1, as far as the numbers of the
+    /// directory tell.
+    #[inline]
+    pub(crate) fn share(&self, approach: &Approach, leaf: u32) -> Option<f32> {
+        if self.shape.nodes == 0 || leaf + 1 >= self.shape.leaves {
+            return None;
+        }
+        let (first, next) = (self.leaf_number(leaf)?, self.leaf_number(leaf + 1)?);
+        let (past, all) = (approach.x.checked_sub(first)?, next.checked_sub(first)?);
+        // (Halves: signed numbers become floating ones in one instruction.)
+        (past < all).then(|| (past >> 1).cast_signed() as f32 / (all >> 1).max(1).cast_signed() as f32)
     }
 
     /// The nodes of the directory.

@@ -116,6 +116,16 @@ impl<'a> Index<'a> {
         floor_position(self.block, key, seq, &approach.0)
     }
 
+    /// How far between the first keys of entry `position`, which [`Index::position_from`] has found, and of the next one the key lies,
+    /// from 0 to 1; `None` if the directory does not tell.
+    #[inline]
+    pub fn share(&self, approach: &IndexApproach, position: u32) -> Option<f32> {
+        if self.block.leaf_records() > 1 {
+            return None;
+        }
+        self.block.share(&approach.0, position)
+    }
+
     /// All entries' blocks, in order.
     ///
     /// # Errors

@@ -267,17 +267,22 @@ impl Walk {
         (key, seq): (&[u8], Seq),
         look: &mut impl FnMut(&[u8], u32) -> Result<Option<Step<R>>>,
     ) -> Result<Said<R>> {
-        let Some((first, next_has_key)) = near.position(key, seq)? else { return Ok(Said::All(None)) };
+        let approach = near.approach(key)?;
+        let Some((first, next_has_key)) = near.position_from(&approach, key, seq)? else {
+            return Ok(Said::All(None));
+        };
         for number in first..=first + u32::from(next_has_key) {
             let Some(known) = near.known(number) else { return Ok(Said::NotAll) };
             near.announce(number, known);
-            if known.filter_len > 0 {
+            if known.filter_len() > 0 {
                 let hash = *self.hash.get_or_insert_with(|| checksum::key_hash(key));
                 let Some(filters) = near.filters() else { return Ok(Said::NotAll) };
-                if !may_contain(filters.bytes(), (known.filter_offset, known.filter_len), hash, extent)? {
+                if !may_contain(filters.bytes(), (known.filter_offset, known.filter_len()), hash, extent)? {
                     continue;
                 }
             }
+            // After the filter: for keys that are not there these loads would be wasted.
+            near.announce_next(number, known, &approach);
             let Some(block) = near.block(number, known) else { return Ok(Said::NotAll) };
             if let Some(step) = look(block.bytes(), known.offset)? {
                 return Ok(Said::All(Some(step)));

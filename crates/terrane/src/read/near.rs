@@ -95,7 +95,21 @@ impl<'h> Near<'h> {
     /// Has what a search of block `number` looks at first brought near.
     #[inline]
     pub(crate) fn announce(&self, number: u32, known: &Known) {
-        self.hold.prefetch_end(self.blocks, number, known.raw_len, SEARCHED_FIRST);
+        let len = known.raw_len;
+        let end = len.saturating_sub(SEARCHED_FIRST)..len;
+        self.hold.prefetch_child(self.blocks, number, [end]);
+    }
+
+    /// Has what a search of block `number` looks at next brought near too, as far as that can be foreseen. The approach has led to that
+    /// block, or to the one before it.
+    #[inline]
+    pub(crate) fn announce_next(&self, number: u32, known: &Known, approach: &IndexApproach) {
+        if let Some(foresight) = known.foresight()
+            && let Ok(index) = self.index()
+            && let Some(share) = index.share(approach, number)
+        {
+            self.hold.prefetch_child(self.blocks, number, foresight.expects(known.raw_len, share));
+        }
     }
 
     /// Has the ends of block `number` brought near, for whoever is to go through it soon.
@@ -133,6 +147,9 @@ impl<'h> Near<'h> {
     fn find_block(&self, number: u32, known: &Known) -> Option<Seen<'h>> {
         let key = self.extent.frame(known.offset);
         let found = self.hold.find(key)?;
+        if self.cache.swizzling() >= Swizzling::Children {
+            known.note(found.bytes());
+        }
         self.hold.swizzle_child(self.extent.slots(self.cache), number, key);
         Some(found)
     }
@@ -147,7 +164,8 @@ fn swizzle_index(extent: &Extent, cache: &Cache, hold: &Hold<'_>) -> Option<()> 
     let index = hold.find(key)?;
     let index = Index::parse(index.bytes()).ok()?;
     hold.swizzle_parent(extent.slots(cache), key, index.len() as usize, || {
-        Some((index.block().shape(), index.handles().ok()?.into_iter().map(Known::from)))
+        let known: Option<Vec<_>> = index.handles().ok()?.into_iter().map(Known::of).collect();
+        Some((index.block().shape(), known?.into_iter()))
     });
     Some(())
 }

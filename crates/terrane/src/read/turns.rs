@@ -147,10 +147,10 @@ async fn in_extent<'h>(
     for number in first..=first + u32::from(next_has_key) {
         let Some(known) = near.known(number) else { return Ok(Some(Said::NotAll)) };
         near.announce(number, known);
-        if known.filter_len > 0 {
+        if known.filter_len() > 0 {
             let hash = *hash.get_or_insert_with(|| checksum::key_hash(key));
             let Some(filters) = near.filters() else { return Ok(Some(Said::NotAll)) };
-            let own = filter_at(filters.bytes(), (known.filter_offset, known.filter_len), extent)?;
+            let own = filter_at(filters.bytes(), (known.filter_offset, known.filter_len()), extent)?;
             near.announce_bytes(filter::probed(own, hash));
             give_way().await;
             if !filter::may_contain(own, hash) {

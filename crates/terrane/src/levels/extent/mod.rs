@@ -18,9 +18,10 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use terrane_base::{Error, Result};
 use terrane_cache::{Cache, FrameKey, Slots};
-use terrane_format::block::{BlockShape, Compression, decompress, set_sequence};
+use terrane_format::block::{Block, BlockShape, Compression, Foresight, decompress, set_sequence};
 use terrane_format::checksum::crc;
 use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
+use terrane_format::filter::BUCKET;
 use terrane_format::tombstone::RangeTombstones;
 use terrane_media::File;
 
@@ -45,21 +46,58 @@ pub(crate) struct Extent {
     slots: OnceLock<Slots<BlockShape, Known>>,
 }
 
-/// What a search needs to know of a block that memory holds, from its index entry.
-#[derive(Clone, Copy, Debug)]
+/// What a search needs to know of a block that memory holds, from its index entry. Small: with the way to its frame 24 bytes, and a
+/// search reads those of one block.
+#[derive(Debug)]
 pub(crate) struct Known {
     /// First byte within the extent.
     pub(crate) offset: u32,
     /// Length in memory.
     pub(crate) raw_len: u32,
     pub(crate) filter_offset: u32,
-    pub(crate) filter_len: u32,
+    /// Length of its filter, in [`BUCKET`]s.
+    buckets: u16,
+    /// What [`Foresight::to_bits`] says of it, once somebody has seen the block; the same whoever says it.
+    foresight: AtomicU16,
 }
 
-impl From<BlockHandle> for Known {
-    fn from(handle: BlockHandle) -> Self {
+const _: () = assert!(size_of::<Known>() == 16);
+
+impl Known {
+    /// `None` where no filter has such a length.
+    pub(crate) fn of(handle: BlockHandle) -> Option<Self> {
         let BlockHandle { offset, raw_len, filter_offset, filter_len, .. } = handle;
-        Known { offset, raw_len, filter_offset, filter_len }
+        let buckets = u16::try_from(filter_len / BUCKET as u32).ok()?;
+        let foresight = AtomicU16::new(0);
+        (u32::from(buckets) * BUCKET as u32 == filter_len).then_some(Known {
+            offset,
+            raw_len,
+            filter_offset,
+            buckets,
+            foresight,
+        })
+    }
+
+    /// Length of its filter; 0 if it has none.
+    #[inline]
+    pub(crate) fn filter_len(&self) -> u32 {
+        u32::from(self.buckets) * BUCKET as u32
+    }
+
+    /// Notes what the block with these bytes is like. (Whoever searches one that is damaged finds out.)
+    pub(crate) fn note(&self, bytes: &[u8]) {
+        if self.foresight().is_none()
+            && let Ok(block) = Block::parse(bytes)
+            && let Some(foresight) = Foresight::of(block)
+        {
+            self.foresight.store(foresight.to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Where a search of it will look, if that can be foreseen.
+    #[inline]
+    pub(crate) fn foresight(&self) -> Option<Foresight> {
+        Foresight::from_bits(self.foresight.load(Ordering::Relaxed))
     }
 }
 

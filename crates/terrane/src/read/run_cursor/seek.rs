@@ -65,7 +65,10 @@ impl<'a> RunSeek<'a> {
                 *self.number = found.map(|(number, _)| number);
                 let Some(number) = *self.number else { return Ok(self.end()) };
                 *self.left = Left::Block;
-                near.known(number).inspect(|known| near.announce(number, known));
+                if let Some(known) = near.known(number) {
+                    near.announce(number, known);
+                    near.announce_next(number, known, approach);
+                }
                 self.stage = Stage::Block(number);
             }
             &Stage::Block(number) => {
