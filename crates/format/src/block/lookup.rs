@@ -134,17 +134,7 @@ fn in_leaf<'a>(block: &Block<'a>, leaf: u32, key: &[u8], seq: Seq) -> Result<InL
         }
         if shared == matched {
             let suffix = records.get(suffix_at..suffix_at + suffix).unwrap_or_default();
-            let rest = key.get(matched..).unwrap_or_default();
-            let order = match (suffix.first(), rest.first()) {
-                // Where a record differs from the one before, it mostly differs from what is searched.
-                (Some(a), Some(b)) if a != b => a.cmp(b),
-                _ => {
-                    let common = common_prefix(suffix, rest);
-                    matched += common;
-                    suffix.get(common).cmp(&rest.get(common))
-                }
-            };
-            match order {
+            match compare_rest(suffix, key, &mut matched) {
                 Ordering::Less => {}
                 Ordering::Greater => return Ok(InLeaf::IsNot),
                 Ordering::Equal => {
@@ -159,6 +149,21 @@ fn in_leaf<'a>(block: &Block<'a>, leaf: u32, key: &[u8], seq: Seq) -> Result<InL
         at = next;
     }
     Ok(InLeaf::MayFollow)
+}
+
+/// How the rest of a record's key compares with that of `key`, where both have the first `matched` bytes in common; how many it is then.
+#[inline]
+fn compare_rest(suffix: &[u8], key: &[u8], matched: &mut usize) -> Ordering {
+    let rest = key.get(*matched..).unwrap_or_default();
+    match (suffix.first(), rest.first()) {
+        // Where a record differs from the one before, it mostly differs from what is searched.
+        (Some(a), Some(b)) if a != b => a.cmp(b),
+        _ => {
+            let common = common_prefix(suffix, rest);
+            *matched += common;
+            suffix.get(common).cmp(&rest.get(common))
+        }
+    }
 }
 
 #[inline]
@@ -301,10 +306,7 @@ impl<'a, 'k> LeafWalk<'a, 'k> {
             Ordering::Less => Ordering::Greater,
             Ordering::Equal => {
                 let suffix = self.block.records().get(suffix_at..suffix_at + suffix).unwrap_or_default();
-                let rest = self.key.get(self.matched..).unwrap_or_default();
-                let common = common_prefix(suffix, rest);
-                self.matched += common;
-                suffix.get(common).cmp(&rest.get(common))
+                compare_rest(suffix, self.key, &mut self.matched)
             }
         };
         Ok(Some((order, at)))
