@@ -2,12 +2,15 @@
 
 use terrane_base::{MAX_SEQ, Seq};
 
-use super::two_layer::{self, ALIGNMENT};
+use super::two_layer::{self, ALIGNMENT, ROOT};
 use super::view::{FLAG_WIDE, PADDING_SHIFT, TRAILER};
 use super::{BlockForm, DirectoryKind, MAX_LEAF_RECORDS, MAX_LEAVES, TARGET_BYTES, common_prefix};
 use crate::Kind;
 use crate::checksum::key_hash;
 use crate::codec::{put_varint, varint_len};
+
+/// Bytes of a leaf of large records, about: eight lines.
+const LEAF_BYTES: usize = 512;
 
 /// Builds one block after another from records in internal order (key ascending, then sequence descending).
 #[derive(Debug)]
@@ -165,6 +168,7 @@ impl BlockBuilder {
         let min_seq = self.min_seq.min(self.max_seq);
         // The records stay where they are: the block takes their memory.
         let mut bytes = std::mem::take(&mut self.records);
+        let records_len = bytes.len();
         for seq in &self.seqs {
             bytes.extend_from_slice(&(seq - min_seq).to_le_bytes()[..width]);
         }
@@ -210,7 +214,7 @@ impl BlockBuilder {
             value_refs: self.value_refs,
             hashes: std::mem::take(&mut self.hashes),
         };
-        self.leaf_records = self.leaf_records_next(finished.bytes.len());
+        self.leaf_records = self.leaf_records_next(records_len, finished.bytes.len());
         self.leaves.clear();
         self.seqs.clear();
         (self.min_seq, self.max_seq) = (Seq::MAX, 0);
@@ -222,16 +226,23 @@ impl BlockBuilder {
         self.seqs.len().is_multiple_of(self.leaf_records)
     }
 
-    /// Records of a leaf of the next block: more than the form says where records are as small as in this block of `len` bytes, so
-    /// that leaves do not run out before the bytes do. (Leaves of a restart array are large enough, and a device's all alike.)
-    fn leaf_records_next(&self, len: usize) -> usize {
+    /// Records of a leaf of the next block, whose records are taken to be as large as those of this one, of which they take
+    /// so many bytes of `len`. As many as the form says, but fewer where they are large: a lookup has all of a leaf brought near, and each
+    /// line takes its share of what the processor can have under way. And more where they are so small that leaves would run out before
+    /// the bytes do. (Leaves of a restart array are large enough, and a device's all alike.)
+    fn leaf_records_next(&self, records_len: usize, len: usize) -> usize {
         if self.form.directory == DirectoryKind::RestartArray {
             return self.form.leaf_records;
         }
-        let rows = self.seqs.len() * self.form.target_bytes / len.max(1);
+        let rows = self.seqs.len();
         // An eighth to spare for smaller records.
-        let least = (rows + rows / 8).div_ceil(MAX_LEAVES);
-        self.form.leaf_records.max(least).min(MAX_LEAF_RECORDS)
+        let next = rows * self.form.target_bytes / len.max(1) * 9 / 8;
+        let wanted = match next <= ROOT {
+            // The root tells them all apart.
+            true => 1,
+            false => (LEAF_BYTES * rows / records_len.max(1)).max(2),
+        };
+        wanted.min(self.form.leaf_records).max(next.div_ceil(MAX_LEAVES)).min(MAX_LEAF_RECORDS)
     }
 }
 

@@ -92,8 +92,8 @@ impl DirectoryKind {
 pub struct BlockForm {
     /// Size at which a block closes, directory and trailer included: 4 to 64 KiB.
     pub target_bytes: usize,
-    /// Records of a leaf, 1 to 128. Fewer make lookups faster and blocks larger. Where a block would have more than 128 leaves,
-    /// its leaves have more records.
+    /// Records of a leaf, 1 to 128. Fewer make lookups faster and blocks larger. With the two-layer directory, where a block would have
+    /// more than 128 leaves, its leaves have more records, and where records are large, fewer: about half a KiB.
     pub leaf_records: usize,
     /// The directory.
     pub directory: DirectoryKind,
@@ -110,7 +110,7 @@ impl BlockForm {
     pub fn with(directory: DirectoryKind) -> BlockForm {
         let leaf_records = match directory {
             DirectoryKind::RestartArray => 16,
-            DirectoryKind::TwoLayer => 8,
+            DirectoryKind::TwoLayer => 4,
         };
         BlockForm { target_bytes: 16 << 10, leaf_records, directory }
     }

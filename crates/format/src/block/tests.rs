@@ -352,6 +352,28 @@ fn a_builder_starts_afresh_after_each_block() {
 }
 
 #[test]
+fn leaves_are_as_large_as_records_allow() {
+    // With the form's most records of a leaf: the leaves' records in blocks of such values, but for the first one.
+    for (most, value, expected) in
+        [(4, 32, 4), (8, 32, 8), (4, 100, 4), (4, 200, 2), (4, 600, 2), (4, 1500, 1), (1, 100, 2)]
+    {
+        let form = BlockForm { leaf_records: most, ..BlockForm::with(TwoLayer) };
+        let (mut b, mut blocks) = (BlockBuilder::new(form), Vec::new());
+        for n in 0..2000_u64 {
+            let key = [&n.to_be_bytes()[..], b"00000000"].concat();
+            if !b.fits(key.len(), value, 7) {
+                blocks.push(b.finish());
+            }
+            b.add(&key, 7, Kind::Put, &vec![1; value]);
+        }
+        for block in &blocks[1..] {
+            assert_eq!(Block::parse(&block.bytes).unwrap().leaf_records(), expected, "{most}, {value}");
+        }
+        assert!(blocks.len() > 2);
+    }
+}
+
+#[test]
 fn what_later_versions_write_is_recognised_as_newer() {
     let built = build(&[rec(b"k", 1, b"v")], RestartArray, 16).bytes;
     let trailer = built.len() - 24;

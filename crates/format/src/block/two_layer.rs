@@ -26,7 +26,7 @@ use super::simd::{NODE, rank};
 /// Leaves of an inner node.
 const INNER: usize = 8;
 /// Entries of the root.
-const ROOT: usize = 2 * INNER;
+pub(super) const ROOT: usize = 2 * INNER;
 const ROOT_NODES: usize = ROOT / INNER;
 /// Nodes begin at multiples of it.
 pub(super) const ALIGNMENT: usize = NODE;

@@ -55,16 +55,23 @@ fn piece_words(stage: usize) -> usize {
     words(stage).min(PIECE)
 }
 
-/// Where in a stage the bits of a hash lie, by piece and word, and which they are.
-fn place(hash: u64, stage: usize) -> (usize, usize, u64) {
+/// Where in a stage the bits of a hash lie, by piece and word.
+#[inline]
+fn place(hash: u64, stage: usize) -> (usize, usize) {
     let word = ((hash >> 32) as usize * words(stage)) >> 32;
-    let bits = (0..4).map(|n| 1u64 << (hash >> (n * 6) & 63)).fold(0, |all, bit| all | bit);
-    (word / piece_words(stage), word % piece_words(stage), bits)
+    (word / piece_words(stage), word % piece_words(stage))
 }
 
+/// The bits of a hash, the same in each stage.
 #[inline]
-fn has_bits_in(stage: usize, pieces: &[Piece], hash: u64) -> bool {
-    let (piece, word, bits) = place(hash, stage);
+fn bits_of(hash: u64) -> u64 {
+    (0..4).map(|n| 1u64 << (hash >> (n * 6) & 63)).fold(0, |all, bit| all | bit)
+}
+
+/// Whether a stage has all of `bits`, those of the hash.
+#[inline]
+fn has_bits_in(stage: usize, pieces: &[Piece], hash: u64, bits: u64) -> bool {
+    let (piece, word) = place(hash, stage);
     let word = pieces.get(piece).and_then(OnceLock::get).and_then(|piece| piece.get(word));
     word.is_some_and(|word| word.load(Relaxed) & bits == bits)
 }
@@ -83,7 +90,7 @@ impl KeyFilter {
     /// Adds the key of this hash.
     pub(crate) fn add(&self, hash: u64) {
         let stage = self.newest.load(Relaxed);
-        let ((piece, word, bits), size) = (place(hash, stage), piece_words(stage));
+        let ((piece, word), size) = (place(hash, stage), piece_words(stage));
         let pieces =
             self.stages[stage].get_or_init(|| (0..words(stage) / size).map(|_| OnceLock::new()).collect());
         let piece = pieces[piece].get_or_init(|| {
@@ -92,7 +99,7 @@ impl KeyFilter {
             self.bytes.fetch_add(bytes, Relaxed);
             (0..size).map(|_| AtomicU64::new(0)).collect()
         });
-        piece[word].fetch_or(bits, Relaxed);
+        piece[word].fetch_or(bits_of(hash), Relaxed);
         if (hash >> 24).is_multiple_of(COUNTED) {
             self.count(stage);
         }
@@ -120,14 +127,15 @@ impl KeyFilter {
     fn has_bits(&self, hash: u64) -> bool {
         let mut stages =
             self.stages.iter().enumerate().map_while(|(stage, pieces)| Some((stage, pieces.get()?)));
-        stages.any(|(stage, pieces)| has_bits_in(stage, pieces, hash))
+        let bits = bits_of(hash);
+        stages.any(|(stage, pieces)| has_bits_in(stage, pieces, hash, bits))
     }
 
     /// Whether [`KeyFilter::add`] would change nothing. To be asked some time before that, so that the word is near by then.
     #[inline]
     pub(crate) fn has_in_newest(&self, hash: u64) -> bool {
         let stage = self.newest.load(Relaxed);
-        self.stages[stage].get().is_some_and(|pieces| has_bits_in(stage, pieces, hash))
+        self.stages[stage].get().is_some_and(|pieces| has_bits_in(stage, pieces, hash, bits_of(hash)))
     }
 
     /// Memory that it takes.

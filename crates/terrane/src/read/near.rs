@@ -10,9 +10,10 @@ use terrane_format::extent::{Index, IndexApproach};
 use crate::levels::{Extent, Known};
 use crate::read::blocks::Part;
 
-/// Bytes at a block's end that a search looks at first: the trailer, the root of the directory, and in front of that the offsets of
-/// leaves that have no nodes above them.
-const SEARCHED_FIRST: u32 = 24 + 128 + 64;
+/// Bytes at a block's end that a search looks at first: the trailer and the root of the directory.
+const SEARCHED_FIRST: u32 = 24 + 128;
+/// In front of these: the offsets of leaves that have no other nodes above them.
+const OFFSETS: u32 = 64;
 
 /// An extent whose index is in memory, for as long as the hold.
 #[derive(Clone, Copy)]
@@ -96,7 +97,9 @@ impl<'h> Near<'h> {
     #[inline]
     pub(crate) fn announce(&self, number: u32, known: &Known) {
         let len = known.raw_len;
-        let end = len.saturating_sub(SEARCHED_FIRST)..len;
+        // There is foresight for blocks with inner nodes: what precedes the root is looked at later, and elsewhere mostly.
+        let offsets = if known.foresight().is_some() { 0 } else { OFFSETS };
+        let end = len.saturating_sub(SEARCHED_FIRST + offsets)..len;
         self.hold.prefetch_child(self.blocks, number, [end]);
     }
 
