@@ -225,13 +225,15 @@ pub(crate) fn floor<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option
 }
 
 /// The number of the record that [`floor`] finds, and whether the one behind it has the searched key. Where each leaf has one record
-/// and no two of them begin alike, this looks at the directory alone. `approach` is the block's, of this key.
+/// and no two of them begin alike, this looks at the directory alone, and at the first key if the searched one is not known to be an `own`
+/// one, which begins as all of the block do. `approach` is the block's, of this key.
 #[inline]
 pub(crate) fn floor_position(
     block: Block<'_>,
     key: &[u8],
     seq: Seq,
     approach: &Approach,
+    own: bool,
 ) -> Result<Option<(u32, bool)>> {
     if block.leaf_records() > 1 || !block.has_nodes() {
         return Ok(floor(block, key, seq)?.map(|f| (f.position, f.next.is_some())));
@@ -239,7 +241,7 @@ pub(crate) fn floor_position(
     if block.rows() == 0 {
         return Ok(None);
     }
-    let among = block.leaves_near(key, approach)?;
+    let among = if own { block.leaves_near_own(approach) } else { block.leaves_near(key, approach)? };
     let behind = block.leaves_before_among(among, key, seq, true)?;
     // What is behind all that may start with the key does not.
     let next_has_key = behind > 0 && behind < among.1 && head_of(block, behind, key)?.is_some();

@@ -450,15 +450,20 @@ impl<'a> Block<'a> {
         })
     }
 
+    /// As [`Block::leaves_near`] for a key that begins as all of the block do. Looks at no key.
+    #[inline]
+    pub(super) fn leaves_near_own(&self, approach: &Approach) -> (u32, u32) {
+        match self.shape.nodes {
+            0 => (0, self.shape.leaves),
+            _ => self.bracket(approach),
+        }
+    }
+
     /// As [`Block::leaves_before`] for a key that begins as all of the block do, so for every one that is in it; for another one any
     /// number. Looks at no key where numbers differ.
     #[inline]
     pub(super) fn leaves_before_own(&self, key: &[u8], seq: Seq, approach: &Approach) -> Result<u32> {
-        let among = match self.shape.nodes {
-            0 => (0, self.shape.leaves),
-            _ => self.bracket(approach),
-        };
-        self.leaves_before_among(among, key, seq, false)
+        self.leaves_before_among(self.leaves_near_own(approach), key, seq, false)
     }
 
     /// As [`Block::approach`], where offsets of leaves will be looked at too.
@@ -554,6 +559,11 @@ impl<'a> Block<'a> {
 }
 
 impl BlockShape {
+    /// Length of the prefix, common to all keys, that the directory leaves out.
+    pub fn prefix(&self) -> usize {
+        self.prefix as usize
+    }
+
     /// The block again, over the bytes that were parsed.
     ///
     /// # Errors

@@ -113,7 +113,22 @@ impl<'a> Index<'a> {
         key: &[u8],
         seq: Seq,
     ) -> Result<Option<(u32, bool)>> {
-        floor_position(self.block, key, seq, &approach.0)
+        floor_position(self.block, key, seq, &approach.0, false)
+    }
+
+    /// As [`Index::position_from`] for a key that begins as all of the index do: a key of the extent, if its bounds have as long a prefix
+    /// in common as [`crate::block::BlockShape::prefix`] says of the index. For another key the answer is any.
+    ///
+    /// # Errors
+    /// As [`Index::find`].
+    #[inline]
+    pub fn own_position_from(
+        &self,
+        approach: &IndexApproach,
+        key: &[u8],
+        seq: Seq,
+    ) -> Result<Option<(u32, bool)>> {
+        floor_position(self.block, key, seq, &approach.0, true)
     }
 
     /// How far between the first keys of entry `position`, which [`Index::position_from`] has found, and of the next one the key lies,

@@ -288,6 +288,7 @@ fn golden_extent_and_meta() {
 #[test]
 fn an_index_has_a_directory_of_two_layers_however_many_blocks_there_are() {
     for (rows, leaf_records) in [(1, 1), (128, 1), (129, 2), (1000, 8)] {
+        let mut own = 0;
         let records = numbered(rows, 3);
         let x = extent(&records, 1, form(Compression::None, 10));
         let index = Index::parse(part(&x, x.meta.index)).unwrap();
@@ -302,10 +303,17 @@ fn an_index_has_a_directory_of_two_layers_however_many_blocks_there_are() {
                 [(&key[..], *seq), (key, MAX_SEQ), (&key[..9], 0), (&[&key[..], b"x"].concat(), 7)]
             {
                 let found = index.find(key, seq).unwrap().unwrap();
-                assert_eq!(index.position(key, seq).unwrap(), Some((found.position, found.then.is_some())));
+                let position = Some((found.position, found.then.is_some()));
+                assert_eq!(index.position(key, seq).unwrap(), position);
+                if key.starts_with(&records[0].0[..index.block().shape().prefix()]) {
+                    let approach = index.approach(key);
+                    assert_eq!(index.own_position_from(&approach, key, seq).unwrap(), position);
+                    own += 1;
+                }
                 assert_eq!(handles[found.position as usize], found.handle);
             }
         }
+        assert!(own >= 3 * rows, "{own}");
     }
 }
 

@@ -39,7 +39,7 @@ mod tests;
 pub(crate) mod version;
 pub(crate) mod writer;
 
-pub(crate) use extent::{Extent, Known, Loaded, Reclaimer};
+pub(crate) use extent::{Extent, Known, KnownIndex, Loaded, Reclaimer};
 pub(crate) use homes::Homes;
 pub(crate) use io::Window;
 pub(crate) use manifest::ManifestStore;

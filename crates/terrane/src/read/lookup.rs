@@ -268,7 +268,7 @@ impl Walk {
         look: &mut impl FnMut(&[u8], u32) -> Result<Option<Step<R>>>,
     ) -> Result<Said<R>> {
         let approach = near.approach(key)?;
-        let Some((first, next_has_key)) = near.position_from(&approach, key, seq)? else {
+        let Some((first, next_has_key)) = near.own_position_from(&approach, key, seq)? else {
             return Ok(Said::All(None));
         };
         for number in first..=first + u32::from(next_has_key) {

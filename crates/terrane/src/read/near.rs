@@ -4,10 +4,9 @@
 
 use terrane_base::{Error, Result, Seq};
 use terrane_cache::{Cache, Children, Hold, Seen, Swizzling};
-use terrane_format::block::BlockShape;
 use terrane_format::extent::{Index, IndexApproach};
 
-use crate::levels::{Extent, Known};
+use crate::levels::{Extent, Known, KnownIndex};
 use crate::read::blocks::Part;
 
 /// Bytes at a block's end that a search looks at first: the trailer and the root of the directory.
@@ -22,7 +21,7 @@ pub(crate) struct Near<'h> {
     cache: &'h Cache,
     extent: &'h Extent,
     index: Seen<'h>,
-    blocks: Children<'h, BlockShape, Known>,
+    blocks: Children<'h, KnownIndex, Known>,
 }
 
 impl<'h> Near<'h> {
@@ -67,6 +66,21 @@ impl<'h> Near<'h> {
         self.index().and_then(|index| index.position_from(approach, key, seq)).map_err(|e| self.in_index(e))
     }
 
+    /// As [`Near::position_from`] for a key within the extent's bounds.
+    #[inline]
+    pub(crate) fn own_position_from(
+        &self,
+        approach: &IndexApproach,
+        key: &[u8],
+        seq: Seq,
+    ) -> Result<Option<(u32, bool)>> {
+        if !self.blocks.parent().owns_bounds {
+            return self.position_from(approach, key, seq);
+        }
+        let found = self.index().and_then(|index| index.own_position_from(approach, key, seq));
+        found.map_err(|e| self.in_index(e))
+    }
+
     /// An error of the index, which says where that lies.
     #[cold]
     fn in_index(&self, e: Error) -> Error {
@@ -84,7 +98,7 @@ impl<'h> Near<'h> {
 
     #[inline]
     fn index(&self) -> Result<Index<'h>> {
-        Ok(Index::over(self.blocks.parent().over(self.index.bytes())?))
+        Ok(Index::over(self.blocks.parent().shape.over(self.index.bytes())?))
     }
 
     /// What is known of block `number`.
@@ -168,7 +182,7 @@ fn swizzle_index(extent: &Extent, cache: &Cache, hold: &Hold<'_>) -> Option<()> 
     let index = Index::parse(index.bytes()).ok()?;
     hold.swizzle_parent(extent.slots(cache), key, index.len() as usize, || {
         let known: Option<Vec<_>> = index.handles().ok()?.into_iter().map(Known::of).collect();
-        Some((index.block().shape(), known?.into_iter()))
+        Some((KnownIndex::of(index.block().shape(), &extent.meta), known?.into_iter()))
     });
     Some(())
 }

@@ -143,7 +143,7 @@ async fn in_extent<'h>(
     let Some(near) = Near::of(extent, view.cache, hold) else { return Ok(Some(Said::NotAll)) };
     let approach = near.approach(key)?;
     give_way().await;
-    let Some((first, next_has_key)) = near.position_from(&approach, key, seq)? else { return Ok(None) };
+    let Some((first, next_has_key)) = near.own_position_from(&approach, key, seq)? else { return Ok(None) };
     for number in first..=first + u32::from(next_has_key) {
         let Some(known) = near.known(number) else { return Ok(Some(Said::NotAll)) };
         near.announce(number, known);

@@ -18,7 +18,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use terrane_base::{Error, Result};
 use terrane_cache::{Cache, FrameKey, Slots};
-use terrane_format::block::{Block, BlockShape, Compression, Foresight, decompress, set_sequence};
+use terrane_format::block::{
+    Block, BlockShape, Compression, Foresight, common_prefix, decompress, set_sequence,
+};
 use terrane_format::checksum::crc;
 use terrane_format::extent::{BlockHandle, ExtentMeta, Footer, Section};
 use terrane_format::filter::BUCKET;
@@ -43,7 +45,22 @@ pub(crate) struct Extent {
     obsolete: AtomicBool,
     /// The part of the cache that has its frames. A wrong one costs misses and nothing else.
     home: AtomicU16,
-    slots: OnceLock<Slots<BlockShape, Known>>,
+    slots: OnceLock<Slots<KnownIndex, Known>>,
+}
+
+/// What a search needs to know of an index that memory holds.
+#[derive(Debug)]
+pub(crate) struct KnownIndex {
+    pub(crate) shape: BlockShape,
+    /// Whether every key within the extent's bounds begins as all of the index do.
+    pub(crate) owns_bounds: bool,
+}
+
+impl KnownIndex {
+    /// Of the index of that shape. Its keys lie within the bounds, so they share what these share.
+    pub(crate) fn of(shape: BlockShape, meta: &ExtentMeta) -> Self {
+        KnownIndex { shape, owns_bounds: shape.prefix() <= common_prefix(&meta.lo, &meta.hi) }
+    }
 }
 
 /// What a search needs to know of a block that memory holds, from its index entry. Small: with the way to its frame 24 bytes, and a
@@ -128,7 +145,7 @@ impl Extent {
 
     /// The ways to its frames in `cache`, which is always the same one. Of its index the shape is known.
     #[inline]
-    pub(crate) fn slots(&self, cache: &Cache) -> &Slots<BlockShape, Known> {
+    pub(crate) fn slots(&self, cache: &Cache) -> &Slots<KnownIndex, Known> {
         self.slots.get_or_init(|| cache.slots())
     }
 

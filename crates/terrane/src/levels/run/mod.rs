@@ -90,7 +90,12 @@ impl Run {
             std::cmp::Ordering::Equal => {
                 let wanted = significant(key, self.shared);
                 let from = self.heads.partition_point(|h| *h < wanted);
-                let same = self.heads[from..].partition_point(|h| *h == wanted);
+                let heads = &self.heads[from..];
+                // Mostly none is the same.
+                let same = match heads.first() == Some(&wanted) {
+                    true => heads.partition_point(|h| *h == wanted),
+                    false => 0,
+                };
                 from + self.refs[from..from + same].partition_point(|r| *r.lo <= *key)
             }
         }
