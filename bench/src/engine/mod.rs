@@ -207,6 +207,16 @@ pub(crate) trait Session {
         Ok(found)
     }
 
+    /// Looks up the keys that `next` puts into its place until it has no more, as many at the same time as the engine can have under way,
+    /// and shows the values to `see`; says how many there are.
+    fn stream(
+        &mut self,
+        next: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+        see: &mut dyn FnMut(&[u8]),
+    ) -> Result<u64, Failure> {
+        one_by_one(self, next, see)
+    }
+
     /// Shows up to `limit` records from `from` on to `see`; says how many there were.
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure>;
 
@@ -214,6 +224,19 @@ pub(crate) trait Session {
     fn transact(&mut self, _script: &Script<'_>, _see: &mut dyn FnMut(&[u8])) -> Result<Outcome, Failure> {
         Err("this engine is not compared at transactions".into())
     }
+}
+
+/// As [`Session::stream`], with one lookup under way.
+fn one_by_one(
+    session: &mut (impl Session + ?Sized),
+    next: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    see: &mut dyn FnMut(&[u8]),
+) -> Result<u64, Failure> {
+    let (mut key, mut found) = (Vec::new(), 0);
+    while next(&mut key) {
+        found += u64::from(session.get(&key, see)?);
+    }
+    Ok(found)
 }
 
 /// A transaction as a workload wants it.

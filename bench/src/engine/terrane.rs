@@ -12,12 +12,14 @@ use terrane::{
 
 use crate::Failure;
 use crate::data::table_of;
-use crate::engine::{Ending, Engine, Entrant, Kind, LOCK_WAIT, Outcome, Script, Session, Step};
+use crate::engine::{Ending, Engine, Entrant, Kind, LOCK_WAIT, Outcome, Script, Session, Step, one_by_one};
 use crate::machine;
 use crate::settings::{self, Settings};
 
 /// Requests of a session that an executor's core has at once.
 const LANE_DEPTH: usize = 256;
+/// Keys that are sent to the cores in one call.
+const SENT_AT_ONCE: usize = 32;
 
 pub(crate) struct Terrane {
     db: Db,
@@ -174,47 +176,65 @@ enum Own<'a> {
     Lane(Lane),
 }
 
-/// Asks the cores for these keys, all at once, and shows the values to `see`; says how many there are.
-fn ask<'k>(
-    lane: &mut Lane,
-    keys: impl Iterator<Item = (&'k Subtable, &'k [u8])>,
-    see: &mut dyn FnMut(&[u8]),
-) -> terrane::Result<u64> {
-    let (mut found, mut failed) = (0, None);
-    let mut take = |lane: &mut Lane| {
+/// What cores have answered.
+struct Answers<'s> {
+    see: &'s mut dyn FnMut(&[u8]),
+    found: u64,
+    failed: Option<terrane::Error>,
+}
+
+impl<'s> Answers<'s> {
+    fn new(see: &'s mut dyn FnMut(&[u8])) -> Self {
+        Answers { see, found: 0, failed: None }
+    }
+
+    /// Takes those that are there.
+    fn take(&mut self, lane: &mut Lane) {
         lane.answers(|_, outcome| match outcome {
             Ok(Some(value)) => {
-                see(value);
-                found += 1;
+                (self.see)(value);
+                self.found += 1;
             }
             Ok(None) => {}
-            Err(e) => failed = Some(e),
-        })
-    };
-    for (token, (table, key)) in (0..).zip(keys) {
-        while lane.get(table, key, token)? == Taken::Full {
+            Err(e) => {
+                self.failed.get_or_insert(e);
+            }
+        });
+    }
+
+    /// Sends these, and takes answers where there is no room.
+    fn send(&mut self, lane: &mut Lane, table: &Subtable, mut keys: &[Vec<u8>]) -> terrane::Result<()> {
+        loop {
+            keys = &keys[lane.multi_get(table, keys, 0)?..];
+            if keys.is_empty() {
+                return Ok(());
+            }
             lane.wait()?;
-            take(lane);
+            self.take(lane);
         }
     }
-    while lane.under_way() > 0 {
-        lane.wait()?;
-        take(lane);
+
+    /// Waits for all; how many keys were there.
+    fn all(mut self, lane: &mut Lane) -> terrane::Result<u64> {
+        while lane.under_way() > 0 {
+            lane.wait()?;
+            self.take(lane);
+        }
+        self.failed.map_or(Ok(self.found), Err)
     }
-    failed.map_or(Ok(found), Err)
 }
 
 impl Handle<'_> {
     fn of(&self, key: &[u8]) -> &Subtable {
         &self.tables[table_of(key, self.tables.len())]
     }
+}
 
-    /// The one that there is.
-    fn only(&self) -> Result<&Subtable, Failure> {
-        match &self.tables[..] {
-            [table] => Ok(table),
-            _ => Err("this workload is for one table".into()),
-        }
+/// The one that there is.
+fn only(tables: &[Subtable]) -> Result<&Subtable, Failure> {
+    match tables {
+        [table] => Ok(table),
+        _ => Err("this workload is for one table".into()),
     }
 }
 
@@ -243,25 +263,52 @@ impl Session for Handle<'_> {
         Ok(match &mut self.way {
             Own::Nothing => table.get_with(key, see)?.is_some(),
             Own::Reader(reader) => reader.get_with(table, key, see)?.is_some(),
-            Own::Lane(lane) => ask(lane, [(table, key)].into_iter(), see)? == 1,
+            Own::Lane(lane) => {
+                let mut answers = Answers::new(see);
+                while lane.get(table, key, 0)? == Taken::Full {
+                    lane.wait()?;
+                    answers.take(lane);
+                }
+                answers.all(lane)? == 1
+            }
         })
     }
 
     fn multi_get(&mut self, keys: &[Vec<u8>], see: &mut dyn FnMut(&[u8])) -> Result<u64, Failure> {
-        if let Own::Lane(lane) = &mut self.way {
-            let table = |key: &[u8]| &self.tables[table_of(key, self.tables.len())];
-            return Ok(ask(lane, keys.iter().map(|key| (table(key), &key[..])), see)?);
-        }
         let mut found = 0;
-        self.only()?.multi_get_with(keys, |_, value| {
+        let table = only(&self.tables)?;
+        if let Own::Lane(lane) = &mut self.way {
+            let mut answers = Answers::new(see);
+            answers.send(lane, table, keys)?;
+            return Ok(answers.all(lane)?);
+        }
+        table.multi_get_with(keys, |_, value| {
             found += u64::from(value.is_some());
             value.map(&mut *see);
         })?;
         Ok(found)
     }
 
+    fn stream(
+        &mut self,
+        next: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+        see: &mut dyn FnMut(&[u8]),
+    ) -> Result<u64, Failure> {
+        let Own::Lane(lane) = &mut self.way else { return one_by_one(self, next, see) };
+        let table = only(&self.tables)?;
+        let (mut keys, mut answers) = (vec![Vec::new(); SENT_AT_ONCE], Answers::new(see));
+        loop {
+            let n = keys.iter_mut().map(&mut *next).take_while(|there| *there).count();
+            answers.send(lane, table, &keys[..n])?;
+            if n < keys.len() || answers.failed.is_some() {
+                return Ok(answers.all(lane)?);
+            }
+            answers.take(lane);
+        }
+    }
+
     fn scan(&mut self, from: &[u8], limit: u64, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64, Failure> {
-        let mut cursor = self.only()?.cursor(ReadOptions::new())?;
+        let mut cursor = only(&self.tables)?.cursor(ReadOptions::new())?;
         cursor.seek(from)?;
         let mut n = 0;
         while n < limit && cursor.valid() {
@@ -279,7 +326,7 @@ impl Session for Handle<'_> {
         let options = TransactionOptions::new()
             .isolation(Isolation::ReadCommitted)
             .lock_wait(LockWait::AtMost(LOCK_WAIT));
-        match perform(self.db.begin(options)?, self.only()?, script, see) {
+        match perform(self.db.begin(options)?, only(&self.tables)?, script, see) {
             Ok(()) => Ok(Outcome::Done),
             Err(e) if e.should_retry() => Ok(Outcome::Refused),
             Err(e) => Err(e.into()),

@@ -273,6 +273,8 @@ fn inmemory_read() -> Vec<Part> {
     let small = read(32, 6_400_000, 8);
     // Theirs is from 64 threads on two sockets: 2.23 times the baseline after 1.9 times.
     let generated = [1, 2].map(|threads| of("terrane-reader", OURS, W::Readown, threads, Some(2.23 / 1.9)));
+    // As many lookups under way as a client likes, beside single ones that it does itself; and calls of 64 keys beside the same.
+    let ahead = [1, 2].map(|threads| of("terrane-cores", OURS, W::Readahead, threads, None));
     let shipped = [1, 2].map(|threads| of("terrane-cores", OURS, W::Multiget, threads, None));
     let together = [1, 2].map(|threads| of(OURS, THEIRS, W::Multiget, threads, None));
     let counted = [1, 2].map(|threads| of(OURS, "terrane-counted", W::Readrandom, threads, None));
@@ -288,6 +290,13 @@ fn inmemory_read() -> Vec<Part> {
         Part::Rows {
             command: format!("--workload readrandom --threads 1,2 --engine terrane,terrane-counted {small}"),
             claims: counted.to_vec(),
+        },
+        Part::Rows {
+            command: format!(
+                "--workload readahead --threads 1,2 --engine terrane,terrane-cores {}",
+                read(1, 6_400_000, 8)
+            ),
+            claims: ahead.to_vec(),
         },
         Part::Rows {
             command: format!(

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::workload::{Lane, Workload, txn, ycsb};
+use crate::workload::{Lane, Workload, is_over, txn, ycsb};
 
 /// Records of a seekrandom, its own included.
 const SEEK_RECORDS: u64 = 10;
@@ -40,6 +40,7 @@ pub(super) fn work(lane: &mut Lane<'_>, thread: u64) -> Result<(), Failure> {
         Workload::Readmoving => read_moving(lane),
         Workload::Readown => read(lane, |lane| own_key(lane, thread)),
         Workload::Multiget => read_many(lane),
+        Workload::Readahead => read_ahead(lane),
         Workload::Readmissing => read_missing(lane),
         Workload::Seekrandom => seek(lane, SEEK_RECORDS),
         Workload::Seek => seek(lane, 1),
@@ -210,6 +211,29 @@ fn read_many(lane: &mut Lane<'_>) -> Result<(), Failure> {
         }
         lane.recorder.done(n);
         left -= n;
+    }
+    Ok(())
+}
+
+fn read_ahead(lane: &mut Lane<'_>) -> Result<(), Failure> {
+    let Lane { course, session, random, recorder, ops, until, .. } = lane;
+    let want = course.settings.value_bytes;
+    let (mut asked, mut right) = (0, 0);
+    let mut next = |key: &mut Vec<u8>| {
+        if asked == *ops || is_over(*until) {
+            return false;
+        }
+        asked += 1;
+        course.data.key(random.below(course.settings.records), key);
+        true
+    };
+    let mut see = |v: &[u8]| {
+        right += u64::from(v.len() == want);
+        recorder.done(1);
+    };
+    let found = session.stream(&mut next, &mut see)?;
+    if (found, right) != (asked, asked) {
+        return Err(format!("of {asked} records {found} were there, and {right} as they should be").into());
     }
     Ok(())
 }

@@ -31,8 +31,10 @@ pub(crate) enum Workload {
     Readrandom,
     /// As readrandom, but that each thread has tables for itself
     Readown,
-    /// As readrandom, 64 keys in one call; an operation is a key
+    /// As readrandom, 64 keys of one table in one call; an operation is a key
     Multiget,
+    /// As readrandom of one table, with as many lookups under way as the engine can have; latencies are times between answers
+    Readahead,
     /// Keys taken at random, none there
     Readmissing,
     /// A seek to a key taken at random, and the ten records from there
@@ -137,6 +139,7 @@ impl Workload {
             | Workload::Readwhilecompacting
             | Workload::Readmoving
             | Workload::Multiget
+            | Workload::Readahead
             | Workload::Readmissing
             | Workload::Seekrandom
             | Workload::Seek
@@ -211,7 +214,7 @@ struct Lane<'a> {
 
 impl Lane<'_> {
     fn due(&self) -> bool {
-        self.until.is_some_and(|u| Instant::now() >= u)
+        is_over(self.until)
     }
 
     /// Does the lane's operations one by one, as long as there is time.
@@ -225,6 +228,11 @@ impl Lane<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether that time has come, if there is one.
+fn is_over(until: Option<Instant>) -> bool {
+    until.is_some_and(|u| Instant::now() >= u)
 }
 
 /// Makes the database all read workloads work on: every record once, in no order.

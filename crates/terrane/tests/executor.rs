@@ -29,6 +29,11 @@ fn allowed() -> Vec<usize> {
     RealMedia::new(RealOptions::default()).unwrap().cores()
 }
 
+/// Lets others run until cores with nothing to do sleep, mostly.
+fn rest() {
+    (0..2000).for_each(|_| std::thread::yield_now());
+}
+
 /// Waits for something that other threads bring about.
 fn until(mut there: impl FnMut() -> bool, what: &str) {
     let mut looks = 0u64;
@@ -108,6 +113,96 @@ fn lanes_answer_what_lookups_answer_from_memory_and_from_the_medium() {
                 });
             }
         });
+    }
+}
+
+#[test]
+fn many_keys_at_once_go_to_the_cores_that_own_them() {
+    /// A key that may turn out to be none.
+    struct Asked(Option<[u8; 8]>);
+
+    impl AsRef<[u8]> for Asked {
+        fn as_ref(&self) -> &[u8] {
+            self.0.as_ref().unwrap()
+        }
+    }
+
+    const KEYS: usize = 5000;
+    let (_dir, db) = open(small());
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    fill(&db, &table, 0..4000);
+    table.flush().unwrap();
+    let executor = db.executor(two()).unwrap();
+    executor.split(&table, &[0x80], 1 - executor.owner(&table, &[0]).unwrap()).unwrap();
+    for depth in [1, 7, 8192] {
+        let mut lane = executor.lane(depth).unwrap();
+        // The cores sleep by the second time.
+        for _ in 0..2 {
+            rest();
+            let keys: Vec<_> = (0..KEYS as u64).map(key).collect();
+            let (mut sent, mut got) = (0, BTreeMap::new());
+            while got.len() < KEYS {
+                let taken = lane.multi_get(&table, &keys[sent..], sent as u64).unwrap();
+                assert!(depth < KEYS || taken == KEYS - sent, "{taken}");
+                sent += taken;
+                let mut take = |token, value: terrane::Result<Option<&[u8]>>| {
+                    assert!(got.insert(token, value.unwrap().map(<[u8]>::to_vec)).is_none());
+                };
+                until(|| lane.answers(&mut take) > 0, "an answer");
+            }
+            assert!(got.iter().all(|(n, got)| *got == (*n < 4000).then(|| value(*n))));
+            assert_eq!((sent, lane.under_way()), (KEYS, 0));
+        }
+    }
+    // Whatever happens on the way, what was taken is answered.
+    let mut lane = executor.lane(8).unwrap();
+    let keys = [Asked(Some(key(1))), Asked(None)];
+    rest();
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lane.multi_get(&table, &keys, 3)));
+    assert!(outcome.is_err());
+    let first = |token, got: terrane::Result<Option<&[u8]>>| {
+        assert_eq!((token, got.unwrap()), (3, Some(&value(1)[..])));
+    };
+    until(|| lane.answers(first) > 0, "an answer");
+    assert_eq!(lane.under_way(), 0);
+    let none: [&[u8]; 0] = [];
+    assert_eq!(lane.multi_get(&table, &none, 0).unwrap(), 0);
+}
+
+#[test]
+fn answers_of_a_turn_are_those_of_their_tables() {
+    let (_dir, db) = open(small());
+    let tables =
+        ["small", "gone", "large"].map(|name| db.create_subtable(name, SubtableOptions::new()).unwrap());
+    let of = |table: usize, n: u64| vec![n as u8; [10, 20, 3000][table] + 500 * n as usize];
+    for (number, table) in tables.iter().enumerate() {
+        (0..8).for_each(|n| table.put(&key(n), &of(number, n)).unwrap());
+    }
+    db.drop_subtable("gone").unwrap();
+    let executor = db.executor(one()).unwrap();
+    let mut lane = executor.lane(64).unwrap();
+    for _ in 0..50 {
+        let asked = [0, 1, 0, 0, 2, 1, 1, 2, 0, 2, 2];
+        for (token, table) in (0..).zip(asked) {
+            assert_eq!(lane.get(&tables[table], &key(token % 10), token).unwrap(), Taken::Yes);
+        }
+        let mut answers = 0;
+        let mut take = |token: u64, got: terrane::Result<Option<&[u8]>>| {
+            let (table, n) = (asked[token as usize], token % 10);
+            match got {
+                Ok(got) => assert_eq!(got, (n < 8).then(|| of(table, n)).as_deref(), "{token}"),
+                Err(e) => assert_eq!((e.kind(), table), (ErrorKind::SubtableDropped, 1), "{token}"),
+            }
+            answers += 1;
+        };
+        until(
+            || {
+                lane.answers(&mut take);
+                lane.under_way() == 0
+            },
+            "all answers",
+        );
+        assert_eq!(answers, asked.len());
     }
 }
 

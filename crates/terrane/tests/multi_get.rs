@@ -10,7 +10,7 @@ use std::time::Duration;
 use support::{DIR, Rng, tiny, tiny_table};
 use terrane::media::sim::SimMedia;
 use terrane::media::{DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pool, ReadRequest, Region};
-use terrane::{Db, Result};
+use terrane::{Db, Options, Result, SubtableOptions};
 
 /// A simulated machine that notes what is read together.
 #[derive(Debug)]
@@ -172,4 +172,30 @@ fn many_keys_take_bounded_groups_of_reads_and_each_block_once() {
     }
     let s = db.stats();
     assert!(s.cache_bytes <= s.cache_capacity + s.cache_capacity / 20);
+}
+
+#[test]
+fn a_key_that_begins_unlike_its_extents_index_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), Options::new()).unwrap();
+    for records in 20..26 {
+        let options = SubtableOptions::new().block_bytes(4 << 10);
+        let table = db.create_subtable(&format!("of{records}"), options).unwrap();
+        // Blocks begin with the former ones; the last one mostly does not begin with the last key.
+        let keys: Vec<_> = (0..records).map(|n| format!("ab{n:03}")).chain(["ac".to_owned()]).collect();
+        let value = |key: &str| [key.as_bytes(), &[7; 1000]].concat();
+        keys.iter().for_each(|key| table.put(key.as_bytes(), &value(key)).unwrap());
+        table.flush().unwrap();
+        let between = ["ab", "ab0055", "ab9", "ac0", "a", "b"];
+        // The second time by pointers.
+        for _ in 0..2 {
+            keys.iter().for_each(|key| assert_eq!(table.get(key.as_bytes()).unwrap(), Some(value(key))));
+            assert_eq!(
+                table.multi_get(&keys).unwrap(),
+                keys.iter().map(|k| Some(value(k))).collect::<Vec<_>>()
+            );
+            assert!(between.iter().all(|key| table.get(key.as_bytes()).unwrap().is_none()));
+            assert!(table.multi_get(&between).unwrap().iter().all(Option::is_none));
+        }
+    }
 }

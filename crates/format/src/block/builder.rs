@@ -11,6 +11,10 @@ use crate::codec::{put_varint, varint_len};
 
 /// Bytes of a leaf of large records, about: eight lines.
 const LEAF_BYTES: usize = 512;
+/// Bytes of the directory for each leaf.
+const LEAF_ENTRY: usize = 10;
+/// What leaves cost is at most one byte of so many, unless the form has so small ones.
+const LEAF_SHARE: usize = 16;
 
 /// Builds one block after another from records in internal order (key ascending, then sequence descending).
 #[derive(Debug)]
@@ -20,6 +24,8 @@ pub struct BlockBuilder {
     leaf_records: usize,
     records: Vec<u8>,
     leaves: Vec<Leaf>,
+    /// Bytes of keys that leaves repeat, because each stores its first one whole.
+    repeated: usize,
     seqs: Vec<Seq>,
     first_key: Vec<u8>,
     last_key: Vec<u8>,
@@ -72,6 +78,7 @@ impl BlockBuilder {
             leaf_records: form.leaf_records,
             records: Vec::new(),
             leaves: Vec::new(),
+            repeated: 0,
             seqs: Vec::new(),
             first_key: Vec::new(),
             last_key: Vec::new(),
@@ -94,6 +101,7 @@ impl BlockBuilder {
         debug_assert!(seq <= MAX_SEQ, "sequence out of range");
         let starts_leaf = self.starts_leaf();
         let shared = if starts_leaf { 0 } else { common };
+        self.repeated += if starts_leaf && !self.is_empty() { common } else { 0 };
         if self.is_empty() {
             // All that the block can become, so that it never moves: a record may be larger than blocks are meant to be.
             let alone = self.block_len(record_len(key.len(), value.len()), 1, 0, 1);
@@ -218,7 +226,7 @@ impl BlockBuilder {
         self.leaves.clear();
         self.seqs.clear();
         (self.min_seq, self.max_seq) = (Seq::MAX, 0);
-        (self.deletes, self.value_refs) = (0, false);
+        (self.deletes, self.value_refs, self.repeated) = (0, false, 0);
         finished
     }
 
@@ -226,23 +234,30 @@ impl BlockBuilder {
         self.seqs.len().is_multiple_of(self.leaf_records)
     }
 
-    /// Records of a leaf of the next block, whose records are taken to be as large as those of this one, of which they take
-    /// so many bytes of `len`. As many as the form says, but fewer where they are large: a lookup has all of a leaf brought near, and each
-    /// line takes its share of what the processor can have under way. And more where they are so small that leaves would run out before
-    /// the bytes do. (Leaves of a restart array are large enough, and a device's all alike.)
+    /// Records of a leaf of the next block, whose records are taken to be like those of this one. `records_len` of its `len` bytes are
+    /// records. As many as the form says, but
+    /// * fewer where they are large: a lookup has all of a leaf brought near, and each line takes its share of what the processor can have
+    ///   under way; yet not so few that what each leaf repeats of its first key takes more than a sixteenth of the block;
+    /// * more where they are so small that leaves would run out before the bytes do.
+    ///
+    /// (Leaves of a restart array are large enough, and a device's all alike.)
     fn leaf_records_next(&self, records_len: usize, len: usize) -> usize {
-        if self.form.directory == DirectoryKind::RestartArray {
-            return self.form.leaf_records;
+        let (rows, leaves) = (self.seqs.len(), self.leaves.len());
+        if self.form.directory == DirectoryKind::RestartArray || leaves < 2 {
+            return self.leaf_records;
         }
-        let rows = self.seqs.len();
-        // An eighth to spare for smaller records.
-        let next = rows * self.form.target_bytes / len.max(1) * 9 / 8;
-        let wanted = match next <= ROOT {
+        // What records take however they are divided, and a leaf takes more.
+        let own = records_len.saturating_sub(self.repeated).max(1);
+        let each_leaf = self.repeated / (leaves - 1) + LEAF_ENTRY;
+        let near = match rows * self.form.target_bytes / own <= ROOT {
             // The root tells them all apart.
             true => 1,
-            false => (LEAF_BYTES * rows / records_len.max(1)).max(2),
+            false => (LEAF_BYTES * rows / own).max(2),
         };
-        wanted.min(self.form.leaf_records).max(next.div_ceil(MAX_LEAVES)).min(MAX_LEAF_RECORDS)
+        let cheap = (LEAF_SHARE * each_leaf * rows).div_ceil(own);
+        // An eighth to spare for smaller records.
+        let next = rows * self.form.target_bytes / len.max(1) * 9 / 8;
+        near.max(cheap).min(self.form.leaf_records).max(next.div_ceil(MAX_LEAVES)).min(MAX_LEAF_RECORDS)
     }
 }
 

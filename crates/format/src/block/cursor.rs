@@ -10,8 +10,9 @@ use std::ops::Range;
 use terrane_base::{Error, Result, Seq};
 
 use super::Block;
+use super::errors::bad;
 use super::lookup::{LeafProbe, LeafWalk, Probe};
-use super::view::{Record, bad};
+use super::view::Record;
 use crate::Kind;
 
 /// A position in a block. Detached from the block's lifetime: every method that moves takes the block again, so that an

@@ -108,10 +108,6 @@ mod tests {
         [&n.to_be_bytes()[..], b"00000000"].concat()
     }
 
-    fn form() -> BlockForm {
-        BlockForm { leaf_records: 8, ..BlockForm::with(DirectoryKind::TwoLayer) }
-    }
-
     fn block(numbers: &[u64], value: usize, form: BlockForm) -> Vec<u8> {
         let mut builder = BlockBuilder::new(form);
         for n in numbers {
@@ -123,7 +119,7 @@ mod tests {
     /// Of how many in a hundred of a block's keys the inner node, the offset, and the leaf with the record are foreseen. The index has the first keys of three blocks,
     /// of which this is the second.
     fn hits(numbers: &[u64], beyond: u64) -> [usize; 3] {
-        let bytes = block(numbers, 8, form());
+        let bytes = block(numbers, 8, BlockForm::default());
         let heads =
             block(&[0, numbers[0], beyond], 12, BlockForm { leaf_records: 1, ..BlockForm::default() });
         let (index, block) = (Index::parse(&heads).unwrap(), Block::parse(&bytes).unwrap());
@@ -178,7 +174,7 @@ mod tests {
 
     #[test]
     fn of_leaves_of_many_sizes_the_leaf_is_not() {
-        let mut builder = BlockBuilder::new(form());
+        let mut builder = BlockBuilder::new(BlockForm::default());
         for n in 0..400 {
             builder.add(&key(n), 7, Kind::Put, &vec![1; n as usize / 5]);
         }
@@ -190,11 +186,11 @@ mod tests {
     #[test]
     fn without_inner_nodes_there_is_nothing_to_foresee() {
         let few: Vec<u64> = (0..128).collect();
-        for form in [form(), BlockForm::with(DirectoryKind::RestartArray)] {
+        for form in [BlockForm::default(), BlockForm::with(DirectoryKind::RestartArray)] {
             let bytes = block(&few, 8, form);
             assert_eq!(Foresight::of(Block::parse(&bytes).unwrap()), None);
         }
-        let bytes = block(&[few, vec![128]].concat(), 8, form());
+        let bytes = block(&[few, vec![128]].concat(), 8, BlockForm::default());
         let of = Foresight::of(Block::parse(&bytes).unwrap());
         assert_eq!(of.map(|of| of.leaves), Some(17));
     }

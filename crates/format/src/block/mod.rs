@@ -32,6 +32,7 @@
 mod builder;
 mod compression;
 mod cursor;
+mod errors;
 mod foresight;
 mod lookup;
 #[allow(unsafe_code, reason = "vector instructions")]
@@ -82,7 +83,7 @@ impl DirectoryKind {
         match byte {
             1 => Ok(DirectoryKind::RestartArray),
             2 => Ok(DirectoryKind::TwoLayer),
-            other => Err(view::newer("directory kind", other.into())),
+            other => Err(errors::newer("directory kind", other.into())),
         }
     }
 }
@@ -93,7 +94,8 @@ pub struct BlockForm {
     /// Size at which a block closes, directory and trailer included: 4 to 64 KiB.
     pub target_bytes: usize,
     /// Records of a leaf, 1 to 128. Fewer make lookups faster and blocks larger. With the two-layer directory, where a block would have
-    /// more than 128 leaves, its leaves have more records, and where records are large, fewer: about half a KiB.
+    /// more than 128 leaves, its leaves have more records. Where records are large they have fewer: two or more in about half a KiB, one
+    /// where a block has no more than some 16.
     pub leaf_records: usize,
     /// The directory.
     pub directory: DirectoryKind,
@@ -110,7 +112,7 @@ impl BlockForm {
     pub fn with(directory: DirectoryKind) -> BlockForm {
         let leaf_records = match directory {
             DirectoryKind::RestartArray => 16,
-            DirectoryKind::TwoLayer => 4,
+            DirectoryKind::TwoLayer => 8,
         };
         BlockForm { target_bytes: 16 << 10, leaf_records, directory }
     }

@@ -353,24 +353,47 @@ fn a_builder_starts_afresh_after_each_block() {
 
 #[test]
 fn leaves_are_as_large_as_records_allow() {
-    // With the form's most records of a leaf: the leaves' records in blocks of such values, but for the first one.
-    for (most, value, expected) in
-        [(4, 32, 4), (8, 32, 8), (4, 100, 4), (4, 200, 2), (4, 600, 2), (4, 1500, 1), (1, 100, 2)]
-    {
+    // Most records of a leaf, lengths of values and of what keys begin with, and records of a leaf, but for the first block.
+    for (most, value, begin, expected) in [
+        (8, 32, 0, 8),
+        (8, 100, 0, 4),
+        (8, 200, 0, 2),
+        (8, 600, 0, 2),
+        (8, 1500, 0, 1),
+        (4, 8, 0, 6),
+        (4, 32, 0, 4),
+        (1, 100, 0, 2),
+        // What each leaf repeats of keys is not to take much of the block.
+        (8, 100, 300, 8),
+        (8, 8, 2000, 8),
+        (8, 1500, 2000, 8),
+        (8, 300, 60, 4),
+    ] {
         let form = BlockForm { leaf_records: most, ..BlockForm::with(TwoLayer) };
         let (mut b, mut blocks) = (BlockBuilder::new(form), Vec::new());
-        for n in 0..2000_u64 {
-            let key = [&n.to_be_bytes()[..], b"00000000"].concat();
+        for n in 0..8000_u64 {
+            let key = [&vec![7; begin][..], &n.to_be_bytes(), b"00000000"].concat();
             if !b.fits(key.len(), value, 7) {
                 blocks.push(b.finish());
             }
             b.add(&key, 7, Kind::Put, &vec![1; value]);
         }
         for block in &blocks[1..] {
-            assert_eq!(Block::parse(&block.bytes).unwrap().leaf_records(), expected, "{most}, {value}");
+            let leaf = Block::parse(&block.bytes).unwrap().leaf_records();
+            assert_eq!(leaf, expected, "{most}, {value}, {begin}");
         }
         assert!(blocks.len() > 2);
     }
+}
+
+#[test]
+fn a_block_of_one_record_says_nothing_of_the_next_ones() {
+    let mut b = BlockBuilder::new(BlockForm::with(TwoLayer));
+    b.add(b"a", 7, Kind::Put, &[1; 20_000]);
+    assert_eq!(b.finish().rows, 1);
+    assert_eq!(b.finish().rows, 0);
+    (0..300_u32).for_each(|n| b.add(&n.to_be_bytes(), 7, Kind::Put, &[1; 24]));
+    assert_eq!(Block::parse(&b.finish().bytes).unwrap().leaf_records(), 8);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use terrane_base::{MAX_SEQ, Result};
 
-use super::view::bad;
+use super::errors::bad;
 use super::{Block, BlockCursor, common_prefix};
 
 impl Block<'_> {

@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use terrane_base::{Error, ErrorKind, MAX_SEQ, Result, Seq};
+use terrane_base::{MAX_SEQ, Result, Seq};
 
+use super::errors::{bad, newer};
 use super::simd;
 use super::two_layer::{self, ALIGNMENT};
 use super::{BlockCursor, DirectoryKind, MAX_LEAF_RECORDS, MAX_LEAVES, common_prefix};
@@ -111,7 +112,7 @@ impl Lens {
 /// have the same.
 ///
 /// # Errors
-/// [`ErrorKind::Corruption`] otherwise, and as [`Block::parse`].
+/// [`terrane_base::ErrorKind::Corruption`] otherwise, and as [`Block::parse`].
 pub fn set_sequence(bytes: &mut [u8], seq: Seq) -> Result<()> {
     let shape = Block::parse(bytes)?.shape;
     let at = bytes.len() - TRAILER;
@@ -127,7 +128,7 @@ impl<'a> Block<'a> {
     /// read.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`], or [`ErrorKind::NewerFormat`] for an unknown directory, flag or seal.
+    /// [`terrane_base::ErrorKind::Corruption`], or [`terrane_base::ErrorKind::NewerFormat`] for an unknown directory, flag or seal.
     pub fn parse(bytes: &'a [u8]) -> Result<Block<'a>> {
         let Some((body, trailer)) = bytes.split_last_chunk::<TRAILER>() else {
             return Err(bad("is shorter than its trailer", 0));
@@ -567,7 +568,7 @@ impl BlockShape {
     /// The block again, over the bytes that were parsed.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`] if their length differs.
+    /// [`terrane_base::ErrorKind::Corruption`] if their length differs.
     #[inline]
     pub fn over<'a>(&self, bytes: &'a [u8]) -> Result<Block<'a>> {
         if bytes.len() != self.len as usize {
@@ -595,15 +596,4 @@ fn long_header(records: &[u8]) -> Option<(u8, u64, u64, u64, u64)> {
     let (suffix, b) = read_varint(&rest[a..])?;
     let (value, c) = read_varint(&rest[a + b..])?;
     Some((kind, shared, suffix, value, (1 + a + b + c) as u64))
-}
-
-#[cold]
-pub(super) fn bad(what: &str, offset: usize) -> Error {
-    Error::corruption(format!("block {what}")).with_offset(offset as u64)
-}
-
-#[cold]
-pub(super) fn newer(what: &str, value: u64) -> Error {
-    Error::new(ErrorKind::NewerFormat, format!("block with {what} {value} is not known to this version"))
-        .with_hint("open the database with the version that wrote it, or a later one")
 }

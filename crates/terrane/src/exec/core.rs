@@ -15,13 +15,14 @@
 //! is read by background tasks, which send the answers ([`late`](super::late)): a core goes on meanwhile.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use terrane_base::reclaim::Stay;
-use terrane_base::{Error, Result};
+use terrane_base::{Error, Result, SubtableId};
 use terrane_format::Kind;
 
 use crate::Subtable;
@@ -59,6 +60,10 @@ fn unharmed<R>(foreign: impl FnOnce() -> R) -> Option<R> {
 
 /// Requests that a turn takes of each lane.
 const TAKE: usize = 64;
+/// A value above that is kept by itself until it is answered.
+const LARGE: usize = 4 << 10;
+/// Most memory that is kept for the other values of a turn.
+const KEEP_VALUES: usize = 1 << 20;
 /// Turns without anything to do before a core sleeps: some microseconds.
 const SPINS: u32 = 200;
 /// Turns after which a core lets go of states that are outdated, and looks at the time.
@@ -163,6 +168,23 @@ impl fmt::Debug for Core<'_> {
     }
 }
 
+/// What a lookup of a turn came to.
+enum Reply {
+    /// Not all that is needed is in memory.
+    Lacking,
+    /// This part of the turn's values, if there is a value.
+    Value(Option<Range<usize>>),
+    /// A value that is too large to be copied twice.
+    Large(Vec<u8>),
+    Failed(Error),
+}
+
+/// The requests of a turn, with those that follow one another for the same subtable together.
+fn by_table(batch: &[(usize, Request)]) -> impl Iterator<Item = (SubtableId, &[(usize, Request)])> {
+    let groups = batch.chunk_by(|(_, a), (_, b)| a.table == b.table);
+    groups.filter_map(|group| Some((group.first()?.1.table, group)))
+}
+
 /// A core at work.
 pub(super) struct Running<'e> {
     core: Core<'e>,
@@ -170,7 +192,9 @@ pub(super) struct Running<'e> {
     pollers: Vec<Poller>,
     /// Lookups of the turn, with the place of their lane.
     batch: Vec<(usize, Request)>,
-    said: Vec<Option<Result<Said<'static>>>>,
+    said: Vec<Reply>,
+    /// Values that they refer to.
+    values: Vec<u8>,
     /// Requests that wait for the medium.
     late: usize,
     turns: u32,
@@ -185,6 +209,7 @@ impl<'e> Running<'e> {
             pollers: Vec::new(),
             batch: Vec::new(),
             said: Vec::new(),
+            values: Vec::new(),
             late: 0,
             turns: 0,
         }
@@ -333,51 +358,71 @@ impl<'e> Running<'e> {
         }
         let core = &mut self.core;
         self.said.clear();
-        for (_, request) in &self.batch {
-            core.load.count();
-            let alive = core.tables.by_id(request.table, &core.shared.engine).and_then(|(kept, served)| {
-                served.count(&request.key);
+        for (table, of_table) in by_table(&self.batch) {
+            let alive = core.tables.by_id(table, &core.shared.engine).and_then(|(kept, served)| {
+                of_table.iter().for_each(|(_, request)| served.count(&request.key));
                 kept.refresh();
                 // After the state was taken: that of a dropped table may be the empty one.
                 kept.table().check_alive()
             });
-            self.said.push(alive.err().map(Err));
+            self.said.extend(of_table.iter().map(|_| {
+                core.load.count();
+                alive.as_ref().err().map_or(Reply::Lacking, |e| Reply::Failed(e.clone()))
+            }));
         }
         let engine = &*core.shared.engine;
         // After the states.
         let seq = engine.visible();
-        let said = &mut self.said;
-        let keys: Vec<_> = (0..)
-            .zip(&self.batch)
-            .filter(|(at, _): &(usize, _)| said[*at].is_none())
-            .filter_map(|(at, (_, request))| {
-                let state = core.tables.get(request.table)?.0.state()?;
-                let view =
-                    View { state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };
-                Some((at, view, &request.key[..]))
-            })
-            .collect();
+        let (said, values) = (&mut self.said, &mut self.values);
+        let mut keys = Vec::with_capacity(self.batch.len());
+        let mut replies = said.iter().enumerate();
+        for (table, of_table) in by_table(&self.batch) {
+            let state = core.tables.get(table).and_then(|(kept, _)| kept.state());
+            for ((_, request), (at, reply)) in of_table.iter().zip(&mut replies) {
+                if let (Some(state), Reply::Lacking) = (state, reply) {
+                    let view =
+                        View { state, cache: &engine.cache, heat: &engine.heat, rows: engine.rows.as_ref() };
+                    keys.push((at, view, &request.key[..]));
+                }
+            }
+        }
         let hold = engine.cache.hold();
         turns::look_up(&hold, seq, keys.into_iter(), |at, outcome| {
-            said[at] = Some(outcome.map(Said::into_owned));
+            said[at] = match outcome {
+                Ok(Said::Value(None)) => Reply::Value(None),
+                Ok(Said::Value(Some((kind, value)))) if kind != Kind::ValueRef => {
+                    if value.len() > LARGE {
+                        said[at] = Reply::Large(value.into_owned());
+                        return;
+                    }
+                    let start = values.len();
+                    values.extend_from_slice(&value);
+                    Reply::Value(Some(start..values.len()))
+                }
+                Ok(_) => return,
+                Err(e) => Reply::Failed(e),
+            };
         });
         drop(hold);
         let mut lacking = Vec::new();
         for ((lane, request), said) in self.batch.drain(..).zip(self.said.drain(..)) {
             let lane = &mut self.lanes[lane];
             let outcome = match said {
-                Some(Ok(Said::Value(None))) => Ok(None),
-                Some(Ok(Said::Value(Some((kind, value))))) if kind != Kind::ValueRef => {
-                    Ok(Some(value.into_owned()))
+                Reply::Value(value) => Ok(value.map(|at| &self.values[at])),
+                Reply::Large(value) => {
+                    lane.answer(Answer { token: request.token, outcome: Ok(true), value });
+                    continue;
                 }
-                Some(Err(e)) => Err(e),
-                _ => {
+                Reply::Failed(e) => Err(e),
+                Reply::Lacking => {
                     lacking.push((lane.number, request));
                     continue;
                 }
             };
             lane.answer(Answer::new(request.token, request.key, outcome));
         }
+        self.values.clear();
+        self.values.shrink_to(KEEP_VALUES);
         if !lacking.is_empty() {
             self.late += lacking.len();
             late::look_up(core.shared, core.number, lacking);

@@ -2,8 +2,8 @@
 //!
 //! # Concurrency
 //! A ring has one producer and one consumer (rtrb): a request costs a store with release and a load with acquire, no atomic
-//! read-modify-write. Who may sleep has to be woken: that takes a fence, on the client's side for each request, and on the core's once for
-//! all answers of a turn.
+//! read-modify-write. Who may sleep has to be woken: that takes a fence, on the client's side for each call, however many keys that is for,
+//! and on the core's once for all answers of a turn.
 //!
 //! *Back-pressure.* A lane has no more requests under way at a core than its rings hold, counting answers that were not taken. So a core
 //! always has room for an answer, and never waits for a client.
@@ -52,6 +52,8 @@ struct ClientEnd {
     answers: Consumer<Answer>,
     /// Requests whose answers were not taken.
     under_way: usize,
+    /// There are requests that the core was not told of.
+    untold: bool,
     /// The core has left.
     left: Arc<AtomicBool>,
 }
@@ -99,7 +101,7 @@ impl Lane {
                 untold: false,
             };
             shared.arrive(core, Arrival::Lane(end))?;
-            ends.push(ClientEnd { requests, answers, under_way: 0, left });
+            ends.push(ClientEnd { requests, answers, under_way: 0, untold: false, left });
         }
         Ok(Lane { shared, ends, signal, placement: None, spare: Vec::new() })
     }
@@ -111,6 +113,38 @@ impl Lane {
     /// wrong later is the answer: so is [`ErrorKind::Closed`] if the database was closed before a block was read.
     pub fn get(&mut self, table: &Subtable, key: &[u8], token: u64) -> Result<Taken> {
         self.ask(table, key, token, None)
+    }
+
+    /// Has the cores that own `keys` look them up, as [`Lane::get`] would one by one, but that each core is told once, of all that is for
+    /// it: cheaper by a fence for each key. The answers come with `token` and the numbers that follow it. Says how many keys were taken:
+    /// all, or those before the first for which there was no room. Never blocks.
+    ///
+    /// # Errors
+    /// As for [`Lane::get`]; those before the key that failed are under way.
+    pub fn multi_get(&mut self, table: &Subtable, keys: &[impl AsRef<[u8]>], token: u64) -> Result<usize> {
+        /// Tells the cores, whatever happens.
+        struct Telling<'l>(&'l mut Lane);
+
+        impl Drop for Telling<'_> {
+            fn drop(&mut self) {
+                let Lane { shared, ends, .. } = &mut *self.0;
+                for (end, core) in ends.iter_mut().zip(&shared.cores) {
+                    if std::mem::take(&mut end.untold) {
+                        core.wake();
+                    }
+                }
+            }
+        }
+
+        let telling = Telling(self);
+        let lane = &mut *telling.0;
+        for (number, key) in keys.iter().enumerate() {
+            let Some(core) = lane.push(table, key.as_ref(), token.wrapping_add(number as u64), None)? else {
+                return Ok(number);
+            };
+            lane.ends[core].untold = true;
+        }
+        Ok(keys.len())
     }
 
     /// Has the core that owns `key` run `work`, which is given the key. What it returns is the answer. It should not last: nothing else is
@@ -129,6 +163,19 @@ impl Lane {
     }
 
     fn ask(&mut self, table: &Subtable, key: &[u8], token: u64, work: Option<Work>) -> Result<Taken> {
+        let Some(core) = self.push(table, key, token, work)? else { return Ok(Taken::Full) };
+        self.shared.cores[core].wake();
+        Ok(Taken::Yes)
+    }
+
+    /// Puts a request into the ring to the core that owns the key; that core, which is to be told, or `None` if there is no room.
+    fn push(
+        &mut self,
+        table: &Subtable,
+        key: &[u8],
+        token: u64,
+        work: Option<Work>,
+    ) -> Result<Option<usize>> {
         self.shared.engine.check_is_own(table.table())?;
         let table = table.table().id;
         let core = self.shared.placement.refresh(&mut self.placement).owner(table, key);
@@ -137,7 +184,7 @@ impl Lane {
             return Err(ended());
         }
         if end.under_way == end.requests.buffer().capacity() {
-            return Ok(Taken::Full);
+            return Ok(None);
         }
         let mut memory = self.spare.pop().unwrap_or_default();
         memory.clear();
@@ -145,11 +192,10 @@ impl Lane {
         let request = Request { token, table, key: memory, work };
         if end.requests.push(request).is_err() {
             // It holds as many as may be under way.
-            return Ok(Taken::Full);
+            return Ok(None);
         }
         end.under_way += 1;
-        self.shared.cores[core].wake();
-        Ok(Taken::Yes)
+        Ok(Some(core))
     }
 
     /// Requests whose answers were not taken.

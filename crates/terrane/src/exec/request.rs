@@ -30,10 +30,10 @@ pub(super) struct Answer {
 
 impl Answer {
     /// `value` in the memory of `memory`.
-    pub(super) fn new(token: u64, mut memory: Vec<u8>, outcome: Result<Option<Vec<u8>>>) -> Self {
+    pub(super) fn new(token: u64, mut memory: Vec<u8>, outcome: Result<Option<impl AsRef<[u8]>>>) -> Self {
         memory.clear();
         let outcome = outcome.map(|value| {
-            memory.extend_from_slice(value.as_deref().unwrap_or_default());
+            memory.extend_from_slice(value.as_ref().map_or(&[], AsRef::as_ref));
             value.is_some()
         });
         Answer { token, outcome, value: memory }
