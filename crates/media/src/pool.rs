@@ -19,6 +19,10 @@ use parking_lot::{Condvar, Mutex};
 use crate::real::RealOptions;
 use crate::{Job, Pool};
 
+/// Merging goes on for seconds on end, and nobody waits for a piece of it: where there are more threads than processors, those who do wait
+/// come first. Not by much, for a piece holds locks of the cache now and then.
+const COMPACTION_NICE: i32 = 5;
+
 /// The threads of one machine.
 #[derive(Debug)]
 pub(crate) struct Pools {
@@ -29,6 +33,8 @@ pub(crate) struct Pools {
 struct Shared {
     name: &'static str,
     limit: usize,
+    /// How much its threads give way to others: see [`give_way`].
+    nice: i32,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -45,17 +51,17 @@ struct State {
 
 impl Pools {
     pub(crate) fn new(options: &RealOptions) -> Self {
-        let pool = |name, limit: usize| {
+        let pool = |name, limit: usize, nice| {
             let state = Mutex::new(State::default());
-            Arc::new(Shared { name, limit: limit.max(1), state, wake: Condvar::new() })
+            Arc::new(Shared { name, limit: limit.max(1), nice, state, wake: Condvar::new() })
         };
         Pools {
             pools: [
-                pool("terrane-log", options.log_threads),
-                pool("terrane-io", options.io_threads),
-                pool("terrane-read", options.read_threads),
-                pool("terrane-flush", options.flush_threads),
-                pool("terrane-merge", options.compaction_threads),
+                pool("terrane-log", options.log_threads, 0),
+                pool("terrane-io", options.io_threads, 0),
+                pool("terrane-read", options.read_threads, 0),
+                pool("terrane-flush", options.flush_threads, 0),
+                pool("terrane-merge", options.compaction_threads, COMPACTION_NICE),
             ],
             threads: Mutex::new(Vec::new()),
         }
@@ -148,6 +154,7 @@ impl Drop for Pools {
 
 impl Shared {
     fn work(&self) {
+        give_way(self.nice);
         let mut s = self.state.lock();
         loop {
             let (came_due, next_due) = s.queue_due();
@@ -198,10 +205,48 @@ impl std::fmt::Debug for Shared {
     }
 }
 
+/// Has the calling thread take less of a processor than others that want it, as much less as `nice` more of niceness says.
+fn give_way(nice: i32) {
+    #[cfg(target_os = "linux")]
+    if nice != 0
+        && let Ok(now) = rustix::process::getpriority_process(None)
+    {
+        // On Linux that is the calling thread's alone (sched(7)). Refused it costs speed only.
+        let _refused_without_harm = rustix::process::setpriority_process(None, now + nice);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = nice;
+}
+
 /// A task that panics has a bug, and the panic hook has reported it; the pool's other tasks still must run.
 ///
 /// A function of its own in the program too: what looks into a running process knows background work by its name.
 #[inline(never)]
 fn run(job: Job) {
     let _reported = catch_unwind(AssertUnwindSafe(job));
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::sync::mpsc;
+
+    use rustix::process::getpriority_process;
+
+    use super::*;
+
+    #[test]
+    fn merging_gives_way_and_what_others_wait_for_does_not() {
+        let pools = Pools::new(&RealOptions::default());
+        let (say, said) = mpsc::channel();
+        for pool in [Pool::Log, Pool::Io, Pool::Read, Pool::Flush, Pool::Compaction] {
+            let say = say.clone();
+            pools.push(pool, Box::new(move || say.send((pool, getpriority_process(None).unwrap())).unwrap()));
+        }
+        let own = getpriority_process(None).unwrap();
+        for (pool, nice) in said.iter().take(5) {
+            let more = if pool == Pool::Compaction { COMPACTION_NICE } else { 0 };
+            assert_eq!(nice, (own + more).min(19), "{pool:?}");
+        }
+        pools.close();
+    }
 }
