@@ -6,8 +6,15 @@ use crate::command::{Counts, cargo, tests};
 use crate::{Failure, Outcome};
 
 /// Rooms with protocols that loom explores.
-const MODELS: [&str; 6] =
-    ["terrane-base", "terrane-commit", "terrane-cache", "terrane-memindex", "terrane-media", "terrane-locks"];
+const MODELS: [&str; 7] = [
+    "terrane-base",
+    "terrane-commit",
+    "terrane-cache",
+    "terrane-memindex",
+    "terrane-media",
+    "terrane-locks",
+    "terrane-halloc",
+];
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {

@@ -18,6 +18,7 @@ pub mod limits;
 pub mod log;
 pub mod manifest;
 pub mod options;
+pub mod pm;
 pub mod prepared;
 pub mod superblock;
 pub mod tombstone;

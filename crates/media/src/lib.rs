@@ -29,6 +29,7 @@ mod aligned;
 mod errand;
 mod error;
 mod mapping;
+mod pmem;
 mod pool;
 pub mod real;
 mod signal;
@@ -38,6 +39,7 @@ mod thread;
 pub use aligned::AlignedBuf;
 pub use errand::Errand;
 pub use mapping::{HUGE_PAGE, Mapping};
+pub use pmem::{LINE, PM_BLOCK, Pmem, PmemMode, create_pmem};
 pub use signal::Signal;
 pub use thread::Thread;
 
@@ -141,6 +143,13 @@ pub trait Media: Send + Sync + Debug + 'static {
     /// allocated and prewritten with zeros first, so that no later store can fail for want of space. `len` is a
     /// positive multiple of 8; the file must not be truncated while it is mapped.
     fn map(&self, path: &Path, len: usize) -> Result<Arc<dyn Region>>;
+    /// Maps all of a file as persistent memory; [`create_pmem`] makes one. It must not be truncated while it is mapped.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::Unsupported`] for [`PmemMode::Dax`] where the file system goes through the page cache, and where the
+    /// processor's instructions are not known; [`terrane_base::ErrorKind::Corruption`] for a file whose length is none of persistent
+    /// memory; [`terrane_base::ErrorKind::NotFound`] without a file.
+    fn map_pmem(&self, path: &Path, mode: PmemMode) -> Result<Arc<dyn Pmem>>;
     /// Takes the lock file `path` for as long as the returned guard lives.
     ///
     /// # Errors

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use support::{DIR, Rng, tiny, tiny_table};
 use terrane::media::sim::SimMedia;
-use terrane::media::{DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pool, ReadRequest, Region};
+use terrane::media::{
+    DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pmem, PmemMode, Pool, ReadRequest, Region,
+};
 use terrane::{Db, Options, Result, SubtableOptions};
 
 /// A simulated machine that notes what is read together.
@@ -58,6 +60,9 @@ impl Media for Watched {
     }
     fn map(&self, path: &Path, len: usize) -> Result<Arc<dyn Region>> {
         self.inner.map(path, len)
+    }
+    fn map_pmem(&self, path: &Path, mode: PmemMode) -> Result<Arc<dyn Pmem>> {
+        self.inner.map_pmem(path, mode)
     }
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
         self.inner.lock(path)

@@ -85,7 +85,8 @@ fn crash_at(history: &History, point: &Point, rng: &mut Rng, counts: &mut Counts
             CrashKind::ProcessTorn => "process died in a call",
             CrashKind::PowerLost => "power failed, unsynced lost",
             CrashKind::PowerKept => "power failed, unsynced kept",
-            CrashKind::PowerTorn => "power failed, unsynced torn",
+            // Without persistent memory they are the same.
+            CrashKind::PowerTorn | CrashKind::PowerWords => "power failed, unsynced torn",
         },
         1,
     );

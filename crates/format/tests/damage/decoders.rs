@@ -20,6 +20,7 @@ use terrane_format::manifest::{
     Edit, Frame, LogPosition, ManifestHeader, PartSize, encode_group, frame_span, read_frame,
 };
 use terrane_format::options::SubtableOptionsRecord;
+use terrane_format::pm::{PmHeader, PmState, PoolKind, PoolShape, STATE_BYTES};
 use terrane_format::prepared::{self, Lock, Span};
 use terrane_format::superblock::{Features, Superblock};
 use terrane_format::tombstone::RangeTombstones;
@@ -31,7 +32,7 @@ use terrane_format::{Kind, filter};
 pub type Decoder = fn(&[u8]);
 
 /// All of them, by name.
-pub const ALL: [(&str, Decoder); 16] = [
+pub const ALL: [(&str, Decoder); 17] = [
     ("batch", batch),
     ("block", block),
     ("compression", compression),
@@ -43,6 +44,7 @@ pub const ALL: [(&str, Decoder); 16] = [
     ("log", log),
     ("manifest", manifest),
     ("options", options),
+    ("pm", pm),
     ("superblock", superblock),
     ("tombstone", tombstone),
     ("tuple", tuple),
@@ -67,6 +69,18 @@ fn put_crc(bytes: &mut [u8], at: usize, sum: u32) {
     if let Some(to) = bytes.get_mut(at..at + 4) {
         to.copy_from_slice(&sum.to_le_bytes());
     }
+}
+
+/// With the length of all at byte 8, and the checksum of all before at the end, if there is room for them.
+fn with_length_and_crc(data: &[u8]) -> Vec<u8> {
+    let mut data = data.to_vec();
+    if data.len() >= 16 {
+        let len = data.len();
+        put_crc(&mut data, 8, len as u32);
+        let sum = crc(&data[..len - 4]);
+        put_crc(&mut data, len - 4, sum);
+    }
+    data
 }
 
 pub fn batch(data: &[u8]) {
@@ -298,15 +312,27 @@ pub fn options(data: &[u8]) {
     assert_eq!(SubtableOptionsRecord::decode(&options.encode()).unwrap(), options);
 }
 
+pub fn pm(data: &[u8]) {
+    if let Some(slot) = data.first_chunk::<STATE_BYTES>() {
+        let mut slot = *slot;
+        let sum = crc(&slot[..STATE_BYTES - 4]);
+        put_crc(&mut slot, STATE_BYTES - 4, sum);
+        if let Some(state) = PmState::decode(&slot) {
+            assert_eq!(state.encode(), slot);
+        }
+    }
+    let _ = PmHeader::decode(data);
+    let data = with_length_and_crc(data);
+    if let Ok(header) = PmHeader::decode(&data) {
+        assert_eq!(PmHeader::decode(&header.encode()).unwrap(), header);
+        let ends = header.pools.iter().map(|p| (p.words_at, p.end().unwrap()));
+        assert!(ends.clone().zip(ends.skip(1)).all(|((_, end), (next, _))| end <= next));
+    }
+}
+
 pub fn superblock(data: &[u8]) {
     let _ = Superblock::decode(data);
-    let mut data = data.to_vec();
-    if data.len() >= 16 {
-        let len = data.len();
-        put_crc(&mut data, 8, len as u32);
-        let sum = crc(&data[..len - 4]);
-        put_crc(&mut data, len - 4, sum);
-    }
+    let data = with_length_and_crc(data);
     if let Ok(superblock) = Superblock::decode(&data) {
         let _ = superblock.check_writable();
         assert_eq!(Superblock::decode(&superblock.encode()).unwrap(), superblock);
@@ -466,6 +492,23 @@ pub fn samples(name: &str) -> Vec<Vec<u8>> {
             vec![encoded(&|out| edits.iter().for_each(|e| e.encode(out))), group, header[..64].to_vec()]
         }
         "options" => vec![SubtableOptionsRecord::default().encode()],
+        "pm" => {
+            let pool = |kind, object_bytes, objects, words_at, objects_at| PoolShape {
+                kind,
+                object_bytes,
+                objects,
+                words_at,
+                objects_at,
+            };
+            let pools = vec![
+                pool(PoolKind::Subtables, 256, 16, 12288, 16384),
+                pool(PoolKind::Memtables, 2048, 8, 20480, 24576),
+                pool(PoolKind::Zones, 65536, 14, 40960, 45056),
+            ];
+            let header = PmHeader { uuid: [3; 16], device: 1, file_bytes: 1 << 20, pools };
+            let state = PmState { opening: 7, boot_id: [9; 16], clean: true };
+            vec![header.encode(), state.encode().to_vec()]
+        }
         "superblock" => vec![
             Superblock {
                 features: Features::default(),

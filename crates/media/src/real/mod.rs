@@ -18,10 +18,13 @@ use terrane_base::{Error, ErrorKind, Result};
 
 use crate::error::{check_map_len, io_error};
 use crate::pool::Pools;
-use crate::{DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pool, ReadRequest, Region, Thread};
+use crate::{
+    DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pmem, PmemMode, Pool, ReadRequest, Region, Thread,
+};
 
 mod file;
 mod lock;
+mod pmem;
 mod region;
 mod ring;
 #[cfg(test)]
@@ -137,6 +140,10 @@ impl Media for RealMedia {
     fn map(&self, path: &Path, len: usize) -> Result<Arc<dyn Region>> {
         check_map_len(path, len)?;
         Ok(Arc::new(region::RealRegion::map(path, len)?))
+    }
+
+    fn map_pmem(&self, path: &Path, mode: PmemMode) -> Result<Arc<dyn Pmem>> {
+        Ok(Arc::new(pmem::RealPmem::map(path, mode)?))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {

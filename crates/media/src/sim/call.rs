@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 
 use terrane_base::{Error, Result};
 
@@ -35,8 +36,8 @@ impl SimMedia {
             s.in_flight = None;
             effect = plan(&s.disk)?;
         }
-        // Stores are made by the processor: they cannot fail.
-        if kind != OpKind::Store
+        // Stores and fences are made by the processor: they cannot fail.
+        if !matches!(kind, OpKind::Store | OpKind::Fence)
             && let Some(fault) = s.fault.as_mut().and_then(|f| f.check(kind, path))
         {
             if fault != Fault::BitFlip {
@@ -46,6 +47,21 @@ impl SimMedia {
             effect = s.with_flipped_bit(effect);
         }
         s.apply(&effect).map_err(|e| io_error(e, doing(kind), path))
+    }
+
+    /// Has lines of persistent memory written back. What may be left after a crash is the same as before: no crash point.
+    pub(super) fn flush_lines(&self, inode: u64, offset: u64, len: u64) {
+        let thread = thread::current().id();
+        if let Some(file) = Arc::make_mut(&mut self.state.lock().disk).inode_mut(inode) {
+            file.flush_lines(offset, len, thread);
+        }
+    }
+
+    /// Makes certain what the calling thread has flushed.
+    pub(super) fn fence(&self, inode: u64, path: &Path) {
+        let thread = thread::current().id();
+        let fenced = self.change(OpKind::Fence, path, |_| Ok(Effect::PmFence(inode, thread)));
+        debug_assert!(fenced.is_ok(), "a processor's call cannot fail: {fenced:?}");
     }
 
     /// Makes a call that changes nothing.
@@ -141,6 +157,7 @@ fn doing(kind: OpKind) -> &'static str {
     match kind {
         OpKind::Write => "write",
         OpKind::Store => "store",
+        OpKind::Fence => "fence",
         OpKind::Sync => "sync",
         OpKind::Create => "create",
         OpKind::CreateDir => "create directory",

@@ -24,10 +24,13 @@ pub enum CrashKind {
     /// Power fails. Each unsynced 512-byte sector, name and length, those of the announced call included, is on its
     /// own kept, lost, left at an older unsynced state, torn, or (sectors, rarely) zeroed, by seed. New boot id.
     PowerTorn,
+    /// As [`CrashKind::PowerTorn`], but each word of persistent memory that is not certain is on its own as it was stored or as it was
+    /// before, by seed: the model of the Tair contest's judge.
+    PowerWords,
 }
 
 impl CrashKind {
-    /// All kinds, for loops over them.
+    /// All kinds that differ for files, for loops over them.
     pub const ALL: [CrashKind; 5] = [
         CrashKind::Process,
         CrashKind::ProcessTorn,
@@ -58,12 +61,27 @@ impl Image {
             CrashKind::PowerLost => Arc::new(self.disk.after_power_loss(Survival::Lost, seed)),
             CrashKind::PowerKept => Arc::new(self.disk.after_power_loss(Survival::Kept, seed)),
             CrashKind::PowerTorn => Arc::new(self.with_issued().after_power_loss(Survival::Torn, seed)),
+            CrashKind::PowerWords => Arc::new(self.with_issued().after_power_loss(Survival::Words, seed)),
         };
         let boot = match kind {
             CrashKind::Process | CrashKind::ProcessTorn => self.boot,
             _ => Rng::of(self.boot, &[seed]).next(),
         };
         SimMedia::with_disk(disk, boot, self.clock, self.capacity, seed)
+    }
+
+    /// How many different contents of persistent memory a power failure at this moment may leave, as far as a `u64` counts; 1 if all
+    /// that was stored is certain.
+    pub fn pm_states(&self) -> u64 {
+        self.with_issued().line_states()
+    }
+
+    /// The machine that comes up after power failed and left that one of the [`Image::pm_states`], by its number; the last one has all
+    /// that was stored. Of files everything that returned survives. New boot id.
+    pub fn crash_to_pm_state(&self, state: u64) -> Arc<SimMedia> {
+        let disk = self.with_issued().after_power_loss(Survival::Chosen(state), state);
+        let boot = Rng::of(self.boot, &[state, 0x706d]).next();
+        SimMedia::with_disk(Arc::new(disk), boot, self.clock, self.capacity, state)
     }
 
     fn with_prefix(&self, seed: u64) -> Arc<Disk> {
@@ -78,7 +96,7 @@ impl Image {
     fn with_issued(&self) -> Arc<Disk> {
         let mut disk = self.disk.clone();
         match &self.in_flight {
-            None | Some(Effect::Sync(_) | Effect::SyncDir(_)) => {}
+            None | Some(Effect::Sync(_) | Effect::SyncDir(_) | Effect::PmFence(..)) => {}
             Some(effect) => Arc::make_mut(&mut disk).apply(effect),
         }
         disk

@@ -4,7 +4,9 @@
 //! come in the middle of it), then applies it, in whole or in part.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
+use std::thread::ThreadId;
 
 use super::inode::{Change, DISK_SECTOR, Data, Inode, Mood, Survival};
 use super::names::{NameOp, Names, Node};
@@ -16,9 +18,22 @@ use super::rng::Rng;
 pub(super) enum Effect {
     Content(u64, Change),
     Store(u64, u64, Arc<[u8]>),
+    PmStore(PmStore),
+    PmFence(u64, ThreadId),
     Sync(u64),
     Names(Arc<NameOp>),
     SyncDir(u64),
+}
+
+/// A store to persistent memory: whole words.
+#[derive(Clone, Debug)]
+pub(super) struct PmStore {
+    pub(super) inode: u64,
+    pub(super) offset: u64,
+    pub(super) words: Arc<[u8]>,
+    /// Which of the bytes go around the processor's caches.
+    pub(super) streamed: Range<usize>,
+    pub(super) thread: ThreadId,
 }
 
 /// Cheap to clone: content is shared until one side writes.
@@ -57,6 +72,16 @@ impl Disk {
             Effect::Store(id, offset, bytes) => {
                 if let Some(i) = self.inode_mut(*id) {
                     i.store(*offset, bytes);
+                }
+            }
+            Effect::PmStore(s) => {
+                if let Some(i) = self.inode_mut(s.inode) {
+                    i.store_lines(s.offset, &s.words, &s.streamed, s.thread);
+                }
+            }
+            Effect::PmFence(id, thread) => {
+                if let Some(i) = self.inode_mut(*id) {
+                    i.fence(*thread);
                 }
             }
             Effect::Sync(id) => {
@@ -98,6 +123,10 @@ impl Disk {
             Effect::Store(id, offset, bytes) => {
                 let words = rng.below(bytes.len() as u64 / 8 + 1) as usize;
                 self.apply(&Effect::Store(*id, *offset, bytes[..words * 8].into()));
+            }
+            Effect::PmStore(s) => {
+                let words = rng.below(s.words.len() as u64 / 8 + 1) as usize;
+                self.apply(&Effect::PmStore(PmStore { words: s.words[..words * 8].into(), ..s.clone() }));
             }
             whole => {
                 if rng.below(2) == 0 {
@@ -151,9 +180,23 @@ impl Disk {
         let mood = Mood::new(seed);
         let names = self.names.after_power_loss(survival, mood);
         let live = names.live();
+        let mut survival = survival;
+        let mut after = |id: u64, i: &Inode| {
+            let fate = survival;
+            if let Survival::Chosen(state) = &mut survival {
+                // The number of a state of all memories together tells that of each.
+                *state /= i.line_states();
+            }
+            i.after_power_loss(fate, mood, id)
+        };
         let inodes = self.inodes.iter().filter(|(id, _)| live.contains(&Node::File(**id)));
-        let inodes = inodes.map(|(id, i)| (*id, Arc::new(i.after_power_loss(survival, mood, *id)))).collect();
+        let inodes = inodes.map(|(id, i)| (*id, Arc::new(after(*id, i)))).collect();
         Disk { names, inodes, next_id: self.next_id }
+    }
+
+    /// How many contents of persistent memory a power failure may leave.
+    pub(super) fn line_states(&self) -> u64 {
+        self.inodes.values().fold(1, |all, i| all.saturating_mul(i.line_states()))
     }
 }
 

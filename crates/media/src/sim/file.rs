@@ -15,10 +15,10 @@ use crate::error::{check_alignment, check_region, short_file};
 use crate::{File, LockGuard, OpenMode, Region, SECTOR};
 
 /// A file kept in existence by being open.
-struct Handle {
-    machine: Arc<SimMedia>,
-    inode: u64,
-    path: PathBuf,
+pub(super) struct Handle {
+    pub(super) machine: Arc<SimMedia>,
+    pub(super) inode: u64,
+    pub(super) path: PathBuf,
 }
 
 impl Drop for Handle {
@@ -199,7 +199,7 @@ impl SimMedia {
         }
     }
 
-    fn load(&self, inode: u64, buf: &mut [u8], offset: u64) {
+    pub(super) fn load(&self, inode: u64, buf: &mut [u8], offset: u64) {
         match self.state.lock().disk.inode(inode) {
             Some(file) => file.current().read(offset, buf),
             None => buf.fill(0),

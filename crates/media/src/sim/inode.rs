@@ -5,8 +5,11 @@
 //! it likes.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
+use std::thread::ThreadId;
 
+use super::lines::{Fate as LineFate, Lines};
 use super::pages::{PAGE, Pages, cut};
 use super::rng::Rng;
 
@@ -91,6 +94,10 @@ pub(super) enum Survival {
     Kept,
     /// By seed, sector by sector.
     Torn,
+    /// As `Torn`, but persistent memory by seed, word by word.
+    Words,
+    /// Everything, but of persistent memory what that one of the possible states has.
+    Chosen(u64),
 }
 
 /// How likely each fate is in one crash. Drawn per crash, because "nearly all survived" and "nearly all was lost" find
@@ -122,6 +129,8 @@ pub(super) struct Inode {
     pending: Vec<Pending>,
     /// Pages stored to through a map since the last sync, as bits.
     mapped: Vec<u64>,
+    /// Stores through persistent memory that are not certain.
+    lines: Lines,
     /// A sync has failed: `current` has content that will never reach the device by itself.
     diverged: bool,
 }
@@ -136,7 +145,7 @@ impl Inode {
     }
 
     pub(super) fn is_synced(&self) -> bool {
-        self.pending.is_empty() && self.mapped.iter().all(|w| *w == 0)
+        self.pending.is_empty() && self.mapped.iter().all(|w| *w == 0) && self.lines.is_empty()
     }
 
     /// Makes a change that programs see at once and the device holds some day.
@@ -163,6 +172,33 @@ impl Inode {
         }
     }
 
+    /// A store through persistent memory.
+    pub(super) fn store_lines(
+        &mut self,
+        offset: u64,
+        words: &[u8],
+        streamed: &Range<usize>,
+        thread: ThreadId,
+    ) {
+        self.current.write(offset, words);
+        self.lines.store(offset, words, streamed, thread);
+    }
+
+    /// Lines of persistent memory are on their way to it.
+    pub(super) fn flush_lines(&mut self, offset: u64, len: u64, thread: ThreadId) {
+        self.lines.flush(offset, len, thread);
+    }
+
+    /// What a thread has flushed has arrived.
+    pub(super) fn fence(&mut self, thread: ThreadId) {
+        self.lines.fence(thread, &mut self.durable);
+    }
+
+    /// How many contents a power failure may leave of persistent memory.
+    pub(super) fn line_states(&self) -> u64 {
+        self.lines.states()
+    }
+
     /// Makes everything durable.
     pub(super) fn sync(&mut self) {
         if self.diverged {
@@ -175,6 +211,7 @@ impl Inode {
         }
         self.pending.clear();
         self.mapped.clear();
+        self.lines.clear();
     }
 
     /// A sync that failed: some changes reached the device, the others never will, and programs see them all until the
@@ -185,6 +222,7 @@ impl Inode {
         self.durable_len = len;
         self.pending.clear();
         self.mapped.clear();
+        self.lines.clear();
         self.diverged = true;
     }
 
@@ -208,18 +246,26 @@ impl Inode {
         let (mut pages, mut len) = (self.durable.clone(), self.durable_len);
         match survival {
             Survival::Lost => {}
-            Survival::Kept => {
+            Survival::Kept | Survival::Chosen(_) => {
                 for p in &self.pending {
                     apply(&mut pages, &p.change, len);
                     len = p.len;
                 }
             }
-            Survival::Torn => {
+            Survival::Torn | Survival::Words => {
                 tear(&self.pending, &mut pages, mood, id);
                 len = self.torn_len(mood, id);
             }
         }
         self.mapped_survivors(&mut pages, survival, mood, id);
+        let lines = match survival {
+            Survival::Lost => LineFate::Lost,
+            Survival::Kept => LineFate::Kept,
+            Survival::Torn => LineFate::Torn(mood, id),
+            Survival::Words => LineFate::Words(mood, id),
+            Survival::Chosen(state) => LineFate::Chosen(state),
+        };
+        self.lines.survive(&mut pages, lines);
         pages.truncate(len);
         (pages, len)
     }
@@ -245,13 +291,13 @@ impl Inode {
         for page in dirty {
             self.current.read(page * PAGE, &mut buf);
             match survival {
-                Survival::Kept => pages.write(page * PAGE, &buf),
+                Survival::Kept | Survival::Chosen(_) => pages.write(page * PAGE, &buf),
                 Survival::Lost => {
                     if Rng::of(mood.seed, &[id, page, 0x6d61_7070]).chance(mood.keep) {
                         pages.write(page * PAGE, &buf);
                     }
                 }
-                Survival::Torn => {
+                Survival::Torn | Survival::Words => {
                     for (i, sector) in buf.chunks_exact(DISK_SECTOR as usize).enumerate() {
                         if Rng::of(mood.seed, &[id, page, i as u64, 0x6d61_7070]).chance(mood.keep) {
                             pages.write(page * PAGE + i as u64 * DISK_SECTOR, sector);

@@ -8,12 +8,13 @@ use std::time::Duration;
 use terrane_base::{Error, ErrorKind, Result};
 
 use super::disk::{Disk, Effect};
-use super::file::{SimFile, SimLock, SimRegion};
+use super::file::{Handle, SimFile, SimLock, SimRegion};
 use super::names::{NameOp, Node, PathError};
+use super::pmem::SimPmem;
 use super::rng::Rng;
 use super::{OpKind, Runner, SimMedia};
 use crate::error::{check_map_len, io_error};
-use crate::{DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pool, Region};
+use crate::{DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pmem, PmemMode, Pool, Region};
 
 /// What a machine without a limit says it has free.
 const ROOMY: u64 = 1 << 44;
@@ -135,6 +136,12 @@ impl Media for SimMedia {
             file.sync()?;
         }
         Ok(Arc::new(region))
+    }
+
+    fn map_pmem(&self, path: &Path, mode: PmemMode) -> Result<Arc<dyn Pmem>> {
+        self.look(OpKind::Look, path, |_| Ok(()))?;
+        let (machine, inode, len) = self.handle(path)?;
+        Ok(Arc::new(SimPmem::new(Handle { machine, inode, path: path.to_owned() }, len, mode)?))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {

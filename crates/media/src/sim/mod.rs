@@ -14,6 +14,10 @@
 //! calling thread, choosing the pool by seed. So one thread and one seed give one history. [`SimMedia::with_threads`]
 //! instead runs tasks on real threads, for stress tests that give determinism up.
 //!
+//! # Persistent memory
+//! What a power failure leaves of it is told in `lines`. Where little was stored since the last fence, all that can be left is gone
+//! through: [`Image::pm_states`], [`Image::crash_to_pm_state`].
+//!
 //! # What is modelled harder than life
 //! Names survive in any combination (POSIX promises no order); a torn overwrite may damage the synced bytes of its own
 //! sector; a failed sync loses changes for good while they still read back; direct I/O must be aligned to [`crate::SECTOR`].
@@ -40,9 +44,11 @@ mod disk;
 mod fault;
 mod file;
 mod inode;
+mod lines;
 mod machine;
 mod names;
 mod pages;
+mod pmem;
 mod rng;
 mod tasks;
 #[cfg(test)]
@@ -61,9 +67,11 @@ use tasks::Tasks;
 pub enum OpKind {
     /// `File::write_at`.
     Write,
-    /// `Region::store`.
+    /// `Region::store`, `Pmem::write`, `Pmem::store_word`.
     Store,
-    /// `File::sync`, `Region::sync`.
+    /// `Pmem::fence`.
+    Fence,
+    /// `File::sync`, `Region::sync`, `Pmem::sync`.
     Sync,
     /// `Media::open` that creates; `Media::map` or `Media::lock` of a missing file.
     Create,

@@ -11,6 +11,7 @@ mod crashes;
 mod faults;
 mod files;
 mod histories;
+mod pmem;
 mod tasks;
 
 /// Seeds that a test looks at when something "may" happen: enough that a fate of a few percent shows.

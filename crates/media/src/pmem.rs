@@ -1,0 +1,156 @@
+//! Persistent memory: a mapped file whose stores become durable by instructions of the processor, without a system call.
+//!
+//! # What a store is worth
+//! | [`PmemMode`] | after `write` and [`Pmem::fence`] it survives |
+//! |---|---|
+//! | `Dax` | power failure |
+//! | `StandIn` | the death of the process; what it costs is what it would cost on a device |
+//! | `PageCache` | the death of the process; flushes and fences cost nothing, for they would add nothing |
+//!
+//! # Order
+//! A processor writes lines of [`LINE`] bytes back whenever it likes, and no two of them in order. What must be durable before
+//! something else is stored is written, flushed ([`Pmem::write`] does that itself) and fenced before. A fence holds for what the
+//! calling thread has written and flushed, and for nothing else. Words of eight bytes are never torn.
+//!
+//! [`Pmem::write`] may go around the processor's caches, so what it wrote may be read by another thread only if a fence of this
+//! thread lies between the write and whatever tells the other one of it.
+
+pub(crate) mod copy;
+pub(crate) mod writeback;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::ptr::NonNull;
+
+use terrane_base::{Error, ErrorKind, Result};
+
+use crate::{Media, OpenMode, SECTOR};
+
+/// What a processor flushes at a time, in bytes.
+pub const LINE: usize = 64;
+
+/// What persistent memory reads and writes inside, in bytes (Optane DCPMM: Yang et al., "An empirical guide to the behavior and
+/// use of scalable persistent memory", FAST 2020). Less than that costs as much.
+pub const PM_BLOCK: usize = 256;
+
+/// How much of a new file one write fills with zeros.
+const PREWRITE: usize = 1 << 20;
+
+/// How a file is used as persistent memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PmemMode {
+    /// A file on a file system that maps a device itself (`mount -o dax`, on a device that is persistent memory). Refused elsewhere.
+    Dax,
+    /// Any file, with every instruction that a device would need: for measuring and developing where there is no device. What it
+    /// costs is simulated, what it promises is what `PageCache` does.
+    StandIn,
+    /// Any file. What was stored survives the process; a power failure leaves any of its pages old.
+    PageCache,
+}
+
+/// A mapped file of persistent memory. All methods may be called from any number of threads at once; stores of several to the same
+/// words leave some mixture of them.
+///
+/// Offsets are multiples of eight, and a last partial word is padded with zeros.
+pub trait Pmem: Send + Sync + Debug {
+    /// The file.
+    fn path(&self) -> &Path;
+    /// How it is used.
+    fn mode(&self) -> PmemMode;
+    /// Length in bytes.
+    fn len(&self) -> usize;
+    /// Whether the length is zero, which it never is.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Where it begins: a multiple of 4096. For loads alone, in rooms that may do without this trait's checks; it stays mapped as
+    /// long as this value lives.
+    fn base(&self) -> NonNull<u8>;
+    /// Copies bytes in and has them written back: they are durable once this thread has fenced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a range that is not within the memory; nothing is stored then.
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()>;
+    /// Stores one word, whole; with release, so that who loads it sees what this thread stored before. Not flushed.
+    ///
+    /// # Errors
+    /// As [`Pmem::write`].
+    fn store_word(&self, offset: usize, word: u64) -> Result<()>;
+    /// Loads one word, whole, with acquire.
+    ///
+    /// # Errors
+    /// As [`Pmem::write`].
+    fn load_word(&self, offset: usize) -> Result<u64>;
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// As [`Pmem::write`].
+    fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()>;
+    /// Has the lines of a range written back: durable once this thread has fenced.
+    ///
+    /// # Errors
+    /// As [`Pmem::write`].
+    fn flush(&self, offset: usize, len: usize) -> Result<()>;
+    /// Waits until what this thread has written and flushed is durable.
+    fn fence(&self);
+    /// Has all of the file written to its device, and waits: for `PageCache`, where a fence says nothing about a power failure. A
+    /// system call.
+    ///
+    /// # Errors
+    /// What the system fails with; what is on the device is unknown then.
+    fn sync(&self) -> Result<()>;
+}
+
+/// Makes the file `path` of `len` bytes, `beginning` and zeros behind it, durably and all at once: after a crash it is there whole or not
+/// at all. All of it is written, so that no store can fail for want of space. Map it with [`Media::map_pmem`].
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`] if there is such a file; [`ErrorKind::InvalidArgument`] unless `len` is a positive multiple of 4096 that
+/// has room for the beginning; what the medium fails with.
+pub fn create_pmem(media: &dyn Media, path: &Path, len: usize, beginning: &[u8]) -> Result<()> {
+    if len == 0 || !len.is_multiple_of(SECTOR) || beginning.len() > len {
+        let what = format!("persistent memory has a positive multiple of {SECTOR} bytes, not {len}");
+        return Err(Error::invalid(what).with_file(path));
+    }
+    if media.exists(path)? {
+        return Err(
+            Error::new(ErrorKind::AlreadyExists, "a file of this name is there already").with_file(path)
+        );
+    }
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    let unfinished = Path::new(&unfinished);
+    if media.exists(unfinished)? {
+        media.remove_file(unfinished)?;
+    }
+    let made = fill(media, unfinished, len, beginning).and_then(|()| media.rename(unfinished, path));
+    if let Err(e) = made {
+        // A full device is to have its space back; what matters to the caller is why it failed.
+        let _left_behind = media.remove_file(unfinished);
+        return Err(e);
+    }
+    media.sync_dir(path.parent().unwrap_or(Path::new("")))
+}
+
+fn fill(media: &dyn Media, path: &Path, len: usize, beginning: &[u8]) -> Result<()> {
+    let file = media.open(path, OpenMode { write: true, create_new: true, direct: false })?;
+    let zeros = vec![0; PREWRITE.min(len)];
+    for at in (0..len).step_by(PREWRITE) {
+        file.write_at(&zeros[..PREWRITE.min(len - at)], at as u64)?;
+    }
+    file.write_at(beginning, 0)?;
+    file.sync()
+}
+
+/// Why a file is no persistent memory that is mapped without the page cache.
+pub(crate) fn not_dax(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("this file cannot be mapped as persistent memory: {why}"))
+        .with_file(path)
+        .with_hint(
+            "put it on a file system mounted with -o dax, or ask for PmemMode::PageCache, which survives the death of the \
+             process but not a power failure",
+        )
+}

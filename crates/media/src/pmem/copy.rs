@@ -1,0 +1,112 @@
+//! Copying to and from persistent memory, word by word.
+//!
+//! Short pieces are stored as usual and their lines written back: the line is mostly in the cache, for what was written before lies in
+//! it too. Of long ones the whole lines go around the caches, which saves reading them first: 4 KiB take three fifths of the time
+//! (877 ns instead of 1,489 on a Cascade Lake, `/dev/shm`).
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::LINE;
+use super::writeback::WriteBack;
+
+const WORD: usize = size_of::<u64>();
+
+/// From so many bytes on whole lines go around the caches. With fewer the two ways cost the same.
+const STREAM_FROM: usize = 512;
+
+/// Which of `len` bytes at `at` go around the caches, if any do: whole lines.
+pub(crate) fn streamed(at: usize, len: usize) -> Range<usize> {
+    if len < STREAM_FROM {
+        return 0..0;
+    }
+    let head = at.next_multiple_of(LINE) - at;
+    head..head + (len - head) / LINE * LINE
+}
+
+/// Copies `bytes` to `at` and has them written back. A last partial word is padded with zeros.
+///
+/// # Safety
+/// The bytes at `at`, and those that pad the last word, are mapped for writing, and `at` is a multiple of eight.
+pub(crate) unsafe fn copy_in(at: *mut u8, bytes: &[u8], back: WriteBack) {
+    let streamed = if back == WriteBack::Nothing { 0..0 } else { streamed(at.addr(), bytes.len()) };
+    let (head, body, tail) = (&bytes[..streamed.start], &bytes[streamed.clone()], &bytes[streamed.end..]);
+    // SAFETY: the three lie one behind the other in the range that the contract is about; `head` and `body` are of whole words.
+    unsafe {
+        store(at, head);
+        lines(at, head.len(), back);
+        stream(at.add(streamed.start), body);
+        let at = at.add(streamed.end);
+        store(at, tail);
+        lines(at, tail.len(), back);
+    }
+}
+
+/// Copies from `at` into `out`.
+///
+/// # Safety
+/// The words that the bytes lie in are mapped, and `at` is a multiple of eight.
+pub(crate) unsafe fn copy_out(at: *mut u8, out: &mut [u8]) {
+    for (i, part) in out.chunks_mut(WORD).enumerate() {
+        // SAFETY: per contract, the word is mapped and aligned.
+        let word = unsafe { AtomicU64::from_ptr(at.add(i * WORD).cast()) };
+        part.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..part.len()]);
+    }
+}
+
+/// # Safety
+/// As [`copy_in`].
+unsafe fn store(at: *mut u8, bytes: &[u8]) {
+    let (words, rest) = bytes.as_chunks::<WORD>();
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: per contract, the word is mapped and aligned.
+        unsafe { AtomicU64::from_ptr(at.add(i * WORD).cast()) }
+            .store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+    }
+    if !rest.is_empty() {
+        let mut last = [0; WORD];
+        last[..rest.len()].copy_from_slice(rest);
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(at.add(words.len() * WORD).cast()) }
+            .store(u64::from_ne_bytes(last), Ordering::Relaxed);
+    }
+}
+
+/// Has all lines of a range written back.
+///
+/// # Safety
+/// As [`copy_in`].
+unsafe fn lines(at: *mut u8, len: usize, back: WriteBack) {
+    if len == 0 {
+        return;
+    }
+    let into = at.addr() % LINE;
+    for line in (0..into + len).step_by(LINE) {
+        // SAFETY: mappings are made of whole lines, so the one that a mapped byte lies in is mapped.
+        unsafe { back.line(at.sub(into).add(line)) };
+    }
+}
+
+/// Stores whole lines around the caches.
+///
+/// # Safety
+/// As [`copy_in`]; `at` and the length are multiples of [`LINE`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream(at: *mut u8, bytes: &[u8]) {
+    let (words, _) = bytes.as_chunks::<WORD>();
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: per contract the word is mapped and aligned, and who reads it has been told of it behind a fence, as
+        // `Pmem::write` demands.
+        unsafe { std::arch::x86_64::_mm_stream_si64(at.add(i * WORD).cast(), i64::from_ne_bytes(*word)) };
+    }
+}
+
+/// Elsewhere nothing gets here: there is no [`WriteBack`] but `Nothing`.
+///
+/// # Safety
+/// As [`copy_in`].
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn stream(at: *mut u8, bytes: &[u8]) {
+    // SAFETY: per contract.
+    unsafe { store(at, bytes) }
+}

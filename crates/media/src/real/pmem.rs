@@ -1,0 +1,168 @@
+//! Persistent memory of the operating system: a mapped file, and the instructions that write its lines back.
+//!
+//! # Concurrency
+//! Stores are relaxed atomic words, or go around the caches (`pmem::copy`); one word is stored with release, and loaded with acquire.
+//! On x86 stores of one thread become visible in order, but for those that go around the caches: these are ordered by a fence alone,
+//! which the trait asks of its callers.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use terrane_base::{Error, ErrorKind, Result};
+
+use crate::error::{check_region, io_error};
+use crate::pmem::writeback::WriteBack;
+use crate::pmem::{copy, not_dax};
+use crate::{LINE, Pmem, PmemMode, SECTOR};
+
+const WORD: usize = size_of::<u64>();
+
+pub(super) struct RealPmem {
+    base: NonNull<u8>,
+    len: usize,
+    mode: PmemMode,
+    back: WriteBack,
+    path: PathBuf,
+}
+
+// SAFETY: the mapping belongs to this value alone, and is stored to through atomics and by instructions that are as good.
+unsafe impl Send for RealPmem {}
+// SAFETY: as above.
+unsafe impl Sync for RealPmem {}
+
+impl RealPmem {
+    /// Maps all of a file.
+    pub(super) fn map(path: &Path, mode: PmemMode) -> Result<Self> {
+        let back = match mode {
+            PmemMode::PageCache => WriteBack::Nothing,
+            _ => WriteBack::of_this_machine()
+                .ok_or_else(|| not_dax(path, "Terrane knows no instructions for it on this processor"))?,
+        };
+        let file =
+            File::options().read(true).write(true).open(path).map_err(|e| io_error(e, "open", path))?;
+        let len = file.metadata().map_err(|e| io_error(e, "look-up", path))?.len();
+        let len =
+            usize::try_from(len).ok().filter(|n| *n > 0 && n.is_multiple_of(SECTOR)).ok_or_else(|| {
+                let what = format!(
+                    "persistent memory has a positive multiple of {SECTOR} bytes, and this file {len}"
+                );
+                Error::corruption(what).with_file(path)
+            })?;
+        let flags = match mode {
+            PmemMode::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            PmemMode::StandIn | PmemMode::PageCache => MapFlags::SHARED,
+        };
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
+        let mapped = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, access, flags | MapFlags::POPULATE, &file, 0)
+        };
+        let base = match mapped {
+            Ok(base) => base,
+            Err(Errno::OPNOTSUPP | Errno::INVAL) if mode == PmemMode::Dax => {
+                return Err(not_dax(path, "its file system goes through the page cache"));
+            }
+            Err(e) => return Err(io_error(e.into(), "map", path)),
+        };
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| Error::new(ErrorKind::Io, "map failed: no address").with_file(path))?;
+        base.as_ptr().expose_provenance();
+        Ok(RealPmem { base, len, mode, back, path: path.to_owned() })
+    }
+
+    /// Where `len` bytes from `offset` lie, padded to whole words.
+    fn place(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        check_region(&self.path, self.len, offset, len)?;
+        // SAFETY: the offset lies within the mapping.
+        Ok(unsafe { self.base.as_ptr().add(offset) })
+    }
+
+    fn word(&self, offset: usize) -> Result<&AtomicU64> {
+        let at = self.place(offset, WORD)?;
+        // SAFETY: the word lies within the mapping, which lives as long as `self`; mappings begin at a page and the offset is a
+        // multiple of eight, so it is aligned.
+        Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
+    }
+}
+
+impl Pmem for RealPmem {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn mode(&self) -> PmemMode {
+        self.mode
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let at = self.place(offset, bytes.len())?;
+        // SAFETY: the range lies within the mapping and begins at a word.
+        unsafe { copy::copy_in(at, bytes, self.back) };
+        Ok(())
+    }
+
+    fn store_word(&self, offset: usize, word: u64) -> Result<()> {
+        self.word(offset)?.store(word.to_le(), Ordering::Release);
+        Ok(())
+    }
+
+    fn load_word(&self, offset: usize) -> Result<u64> {
+        Ok(u64::from_le(self.word(offset)?.load(Ordering::Acquire)))
+    }
+
+    fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()> {
+        let at = self.place(offset, buf.len())?;
+        // SAFETY: the range lies within the mapping and begins at a word.
+        unsafe { copy::copy_out(at, buf) };
+        Ok(())
+    }
+
+    fn flush(&self, offset: usize, len: usize) -> Result<()> {
+        check_region(&self.path, self.len, offset / WORD * WORD, len + offset % WORD)?;
+        if len > 0 {
+            let first = offset / LINE * LINE;
+            for line in (first..offset + len).step_by(LINE) {
+                // SAFETY: the line lies within the mapping, which is made of whole lines.
+                unsafe { self.back.line(self.base.as_ptr().add(line)) };
+            }
+        }
+        Ok(())
+    }
+
+    fn fence(&self) {
+        self.back.fence();
+    }
+
+    fn sync(&self) -> Result<()> {
+        // SAFETY: the range is this value's mapping.
+        unsafe { rustix::mm::msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }
+            .map_err(|e| io_error(e.into(), "sync", &self.path))
+    }
+}
+
+impl Drop for RealPmem {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's mapping, and nobody can reach it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "unmapping {}: {unmapped:?}", self.path.display());
+    }
+}
+
+impl fmt::Debug for RealPmem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RealPmem({}, {} bytes, {:?}, {:?})", self.path.display(), self.len, self.mode, self.back)
+    }
+}

@@ -1,0 +1,166 @@
+//! What stores to persistent memory leave behind when power fails.
+//!
+//! A store is certain once the thread that made it (or flushed its line) has fenced. Until then
+//! * ordinary stores to a line survive as a prefix, in the order in which they were made: the processor may write the line back at
+//!   any moment, and what it writes is the line as it is then;
+//! * stores that go around the caches survive each on its own;
+//! * lines know nothing of each other.
+//!
+//! That is what the manuals promise (Intel, "Persistent Memory Programming", and volume 2 of the processors' manual: CLWB, MOVNTI), and
+//! words of eight bytes are whole. The other model ([`Fate::Words`]) is that of the Tair contest of 2020: of each word that is not
+//! certain, either what was stored last survives or what was certain, by the toss of a coin.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::thread::ThreadId;
+
+use super::inode::Mood;
+use super::pages::Pages;
+use super::rng::Rng;
+use crate::LINE;
+
+const WORD: usize = 8;
+
+/// One word stored.
+#[derive(Clone, Debug)]
+struct Store {
+    /// Counts all stores to the file.
+    at: u64,
+    word: u64,
+    value: [u8; WORD],
+    streamed: bool,
+}
+
+/// What became of the stores that were not certain.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fate {
+    /// None of them survived.
+    Lost,
+    /// All of them did.
+    Kept,
+    /// By seed, line by line.
+    Torn(Mood, u64),
+    /// By seed, word by word.
+    Words(Mood, u64),
+    /// One of the [`Lines::states`], by its number.
+    Chosen(u64),
+}
+
+/// The stores to one file of persistent memory that are not certain.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lines {
+    lines: BTreeMap<u64, Vec<Store>>,
+    /// By thread: lines on their way, each up to the store before which it was flushed.
+    flushed: HashMap<ThreadId, Vec<(u64, u64)>>,
+    stores: u64,
+}
+
+impl Lines {
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.lines.clear();
+        self.flushed.clear();
+    }
+
+    /// Whole words, of which those in `streamed` go around the caches.
+    pub(super) fn store(&mut self, offset: u64, bytes: &[u8], streamed: &Range<usize>, thread: ThreadId) {
+        let (words, _) = bytes.as_chunks::<WORD>();
+        for (i, value) in words.iter().enumerate() {
+            let word = offset / WORD as u64 + i as u64;
+            let streamed = streamed.contains(&(i * WORD));
+            let line = word / (LINE / WORD) as u64;
+            let store = Store { at: self.stores, word, value: *value, streamed };
+            self.lines.entry(line).or_default().push(store);
+            self.stores += 1;
+            if streamed {
+                self.flushed.entry(thread).or_default().push((line, self.stores));
+            }
+        }
+    }
+
+    pub(super) fn flush(&mut self, offset: u64, len: u64, thread: ThreadId) {
+        if len == 0 {
+            return;
+        }
+        let (first, last) = (offset / LINE as u64, (offset + len - 1) / LINE as u64);
+        let on_their_way = self.flushed.entry(thread).or_default();
+        on_their_way.extend(self.lines.range(first..=last).map(|(line, _)| (*line, self.stores)));
+    }
+
+    /// What `thread` has flushed is certain.
+    pub(super) fn fence(&mut self, thread: ThreadId, durable: &mut Pages) {
+        for (line, upto) in self.flushed.remove(&thread).unwrap_or_default() {
+            let Some(stores) = self.lines.get_mut(&line) else { continue };
+            let certain = stores.iter().take_while(|s| s.at < upto).count();
+            stores.drain(..certain).for_each(|s| s.put(durable));
+            if stores.is_empty() {
+                self.lines.remove(&line);
+            }
+        }
+    }
+
+    /// How many different contents a power failure may leave (as far as a `u64` counts).
+    pub(super) fn states(&self) -> u64 {
+        self.lines.values().fold(1, |all, stores| all.saturating_mul(states(stores)))
+    }
+
+    /// Applies what survives.
+    pub(super) fn survive(&self, pages: &mut Pages, fate: Fate) {
+        let mut left = if let Fate::Chosen(number) = fate { number } else { 0 };
+        for (line, stores) in &self.lines {
+            match fate {
+                Fate::Lost => {}
+                Fate::Kept => stores.iter().for_each(|s| s.put(pages)),
+                Fate::Torn(mood, id) => {
+                    let mut rng = Rng::of(mood.seed, &[id, *line, 0x6c69_6e65]);
+                    let number =
+                        if rng.chance(mood.keep) { states(stores) - 1 } else { rng.below(states(stores)) };
+                    choose(stores, number, pages);
+                }
+                Fate::Words(mood, id) => {
+                    let kept = |s: &&Store| Rng::of(mood.seed, &[id, s.word, 0x776f_7264]).chance(0.5);
+                    stores.iter().filter(kept).for_each(|s| s.put(pages));
+                }
+                Fate::Chosen(_) => {
+                    choose(stores, left % states(stores), pages);
+                    left /= states(stores);
+                }
+            }
+        }
+    }
+}
+
+impl Store {
+    fn put(&self, pages: &mut Pages) {
+        pages.write(self.word * WORD as u64, &self.value);
+    }
+}
+
+/// How many contents one line may have: prefixes of the ordinary stores, times subsets of the others. The last one has all stores.
+fn states(stores: &[Store]) -> u64 {
+    let streamed = stores.iter().filter(|s| s.streamed).count() as u32;
+    let prefixes = stores.len() as u64 - u64::from(streamed) + 1;
+    1u64.checked_shl(streamed).map_or(u64::MAX, |subsets| prefixes.saturating_mul(subsets))
+}
+
+fn choose(stores: &[Store], number: u64, pages: &mut Pages) {
+    let prefixes = stores.iter().filter(|s| !s.streamed).count() as u64 + 1;
+    let (mut prefix, mut subset) = (number % prefixes, number / prefixes);
+    for s in stores {
+        let survives = if s.streamed {
+            let bit = subset & 1 == 1;
+            subset >>= 1;
+            bit
+        } else {
+            let within = prefix > 0;
+            prefix = prefix.saturating_sub(1);
+            within
+        };
+        if survives {
+            s.put(pages);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+use std::collections::BTreeSet;
+use std::thread;
+
+use super::*;
+use crate::{LINE, Pmem, PmemMode, SECTOR, create_pmem};
+
+/// A machine with durable persistent memory of one page.
+fn with_pmem(mode: PmemMode) -> (Arc<SimMedia>, Arc<dyn Pmem>) {
+    let m = machine(1);
+    create_pmem(&*m, &path("pm"), SECTOR, &[]).unwrap();
+    let pm = m.map_pmem(&path("pm"), mode).unwrap();
+    (m, pm)
+}
+
+/// The first `N` bytes of the memory after each thing that a power failure may leave, and how many things that is.
+fn all_that_may_be_left<const N: usize>(image: &Image) -> (BTreeMap<[u8; N], u64>, u64) {
+    let mut found = BTreeMap::new();
+    for state in 0..image.pm_states() {
+        *found.entry(left(&image.crash_to_pm_state(state))).or_default() += 1;
+    }
+    (found, image.pm_states())
+}
+
+fn left<const N: usize>(m: &SimMedia) -> [u8; N] {
+    let all = content(m, "pm").unwrap();
+    assert_eq!(all.len(), SECTOR);
+    all[..N].try_into().unwrap()
+}
+
+fn words<const N: usize>(image: &Image) -> Vec<Vec<u8>> {
+    let (found, states) = all_that_may_be_left::<N>(image);
+    assert_eq!(found.values().sum::<u64>(), states);
+    found.into_keys().map(|bytes| bytes.chunks(8).map(|word| word[0]).collect()).collect()
+}
+
+#[test]
+fn of_one_line_a_prefix_of_the_stores_is_left() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    pm.store_word(8, 1).unwrap();
+    pm.store_word(0, 2).unwrap();
+    pm.store_word(8, 3).unwrap();
+    assert_eq!(words::<16>(&m.image()), [vec![0, 0], vec![0, 1], vec![2, 1], vec![2, 3]]);
+}
+
+#[test]
+fn lines_know_nothing_of_each_other() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    pm.store_word(0, 1).unwrap();
+    pm.store_word(LINE, 1).unwrap();
+    let (found, states) = all_that_may_be_left::<72>(&m.image());
+    assert_eq!((found.len(), states), (4, 4));
+}
+
+#[test]
+fn a_fence_makes_certain_what_its_thread_has_flushed_before_and_nothing_else() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    pm.store_word(0, 1).unwrap();
+    pm.fence();
+    assert_eq!(m.image().pm_states(), 2, "not flushed");
+    pm.flush(0, 8).unwrap();
+    thread::scope(|s| s.spawn(|| pm.fence()).join().unwrap());
+    assert_eq!(m.image().pm_states(), 2, "flushed by another thread");
+    pm.store_word(8, 2).unwrap();
+    pm.fence();
+    assert_eq!(words::<16>(&m.image()), [[1, 0], [1, 2]], "stored after the flush");
+    pm.write(16, &[3; 8]).unwrap();
+    pm.fence();
+    assert_eq!(words::<24>(&m.image()), [[1, 2, 3]], "a write flushes its line");
+    for kind in CrashKind::ALL.into_iter().chain([CrashKind::PowerWords]) {
+        for seed in SEEDS {
+            assert_eq!(left::<24>(&m.image().crash(kind, seed))[16], 3, "{kind:?} {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_fence_on_its_way_makes_nothing_certain() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    let images = record(&m);
+    pm.write(0, &[1; 8]).unwrap();
+    pm.fence();
+    let states: Vec<_> = images.lock().iter().map(|(kind, image)| (*kind, image.pm_states())).collect();
+    // Before the store as after it: a hook sees what a crash in the middle may leave.
+    assert_eq!(states, [(OpKind::Store, 2), (OpKind::Fence, 2)]);
+    assert_eq!(m.image().pm_states(), 1);
+}
+
+#[test]
+fn what_goes_around_the_caches_is_left_word_by_word() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    // Of nine lines the first and the last are written in part, so by the caches.
+    pm.write(56, &[7; 8 + 7 * LINE + 8 + 48]).unwrap();
+    let image = m.image();
+    // One word, seven lines of eight words that know nothing of each other, seven words in order.
+    assert_eq!(image.pm_states(), 2 * (1 << 56) * 8);
+    let prefixes = SEEDS.filter(|seed| {
+        let all = content(&image.crash(CrashKind::PowerTorn, *seed), "pm").unwrap();
+        all[LINE..2 * LINE].chunks(8).map(|w| w[0]).is_sorted_by(|a, b| a >= b)
+    });
+    assert!((1..SEEDS.end as usize).contains(&prefixes.count()), "some are prefixes, and some are not");
+    pm.fence();
+    assert_eq!(m.image().pm_states(), 1);
+}
+
+#[test]
+fn the_judges_model_tosses_a_coin_for_each_word() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    for word in 0..3 {
+        pm.store_word(8 * word, 1).unwrap();
+    }
+    let image = m.image();
+    let found: BTreeSet<[u8; 24]> =
+        SEEDS.map(|seed| left(&image.crash(CrashKind::PowerWords, seed))).collect();
+    assert_eq!(found.len(), 8, "every combination, holes too");
+}
+
+#[test]
+fn a_process_that_dies_leaves_every_store_and_of_the_last_one_a_prefix() {
+    for mode in [PmemMode::Dax, PmemMode::PageCache] {
+        let (m, pm) = with_pmem(mode);
+        pm.store_word(0, 1).unwrap();
+        let images = record(&m);
+        pm.write(8, &[2; 16]).unwrap();
+        let (_, image) = images.lock()[0].clone();
+        assert_eq!(
+            left::<24>(&image.crash(CrashKind::Process, 0))[..16],
+            [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        let torn: BTreeSet<_> = SEEDS
+            .map(|seed| left::<24>(&image.crash(CrashKind::ProcessTorn, seed)))
+            .map(|b| [b[0], b[8], b[16]])
+            .collect();
+        assert_eq!(torn, BTreeSet::from([[1, 0, 0], [1, 2, 0], [1, 2, 2]]));
+        // A power failure later on knows what was certain all the same.
+        let after = m.image().crash(CrashKind::Process, 0);
+        let lost: BTreeSet<_> =
+            SEEDS.map(|seed| left::<8>(&after.image().crash(CrashKind::PowerLost, seed))[0]).collect();
+        assert!(lost.contains(&0), "{mode:?}");
+    }
+}
+
+#[test]
+fn the_page_cache_promises_nothing_when_power_fails_however_often_one_fences() {
+    let (m, pm) = with_pmem(PmemMode::PageCache);
+    pm.write(0, &[1; 8]).unwrap();
+    pm.fence();
+    let found: BTreeSet<_> = SEEDS.map(|s| left::<8>(&m.image().crash(CrashKind::PowerLost, s))[0]).collect();
+    assert_eq!(found, BTreeSet::from([0, 1]));
+}
+
+#[test]
+fn two_memories_fail_each_in_its_own_way() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    create_pmem(&*m, &path("pm2"), SECTOR, &[]).unwrap();
+    let second = m.map_pmem(&path("pm2"), PmemMode::Dax).unwrap();
+    for word in 0..2 {
+        pm.store_word(8 * word, 1).unwrap();
+        second.store_word(8 * word, 1).unwrap();
+    }
+    let image = m.image();
+    let count =
+        |m: &SimMedia, name: &str| content(m, name).unwrap()[..16].iter().filter(|b| **b == 1).count();
+    let found: BTreeSet<_> = (0..image.pm_states())
+        .map(|s| image.crash_to_pm_state(s))
+        .map(|m| (count(&m, "pm"), count(&m, "pm2")))
+        .collect();
+    assert_eq!((found.len(), image.pm_states()), (9, 9));
+}
+
+#[test]
+fn a_memory_is_there_whole_or_not_at_all_wherever_its_making_is_cut_short() {
+    let m = machine(1);
+    let images = record(&m);
+    create_pmem(&*m, &path("pm"), SECTOR, &[]).unwrap();
+    for (at, (_, image)) in images.lock().iter().enumerate() {
+        for kind in CrashKind::ALL {
+            for seed in 0..20 {
+                let after = image.crash(kind, seed);
+                match after.map_pmem(&path("pm"), PmemMode::Dax) {
+                    Ok(pm) => assert_eq!(pm.len(), SECTOR, "{at} {kind:?} {seed}"),
+                    Err(_) => create_pmem(&*after, &path("pm"), SECTOR, &[]).unwrap(),
+                }
+            }
+        }
+    }
+    assert!(m.image().crash(CrashKind::PowerLost, 0).map_pmem(&path("pm"), PmemMode::Dax).is_ok());
+}
