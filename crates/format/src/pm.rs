@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!     0  header       as below; written once, before the file has its name
-//!  4096  state        slot 0   | these take turns: the valid one
-//!  8192  state        slot 1   | of the higher opening
+//!  4096  state        slot 0   | the same twice, written one after the other:
+//!  8192  state        slot 1   | the valid one of the higher opening counts
 //! 12288  pools, each at the places that the header names: its words, then its objects
 //!
 //! header
@@ -21,8 +21,13 @@
 //! state
 //!  0  opening                8   counts up from 1
 //!  8  boot id               16   of the machine's boot in which the file was opened
-//! 24  flags                  4   1: closed in order
+//! 24  flags                  4   1: closed in order; 2: a flush of the file has failed; 4: opened as a device
 //! 28  CRC-32C of all before  4
+//!
+//! word of an object ([`PmWord`])
+//!  bits 62, 63   both set: somebody has it; neither: nobody
+//!  of one that somebody has: bits 16 ..= 61 its owner's tag, bits 0 ..= 15 those of the CRC-32C of its number (4) and tag (8)
+//!  of one that nobody has: bits 32 ..= 61 zero, the rest means nothing to who opens the file
 //! ```
 
 use terrane_base::{Error, ErrorKind, Result};
@@ -48,9 +53,18 @@ const PREFIX: usize = 56;
 const POOL: usize = 40;
 const MAX_POOLS: usize = 16;
 const CLEAN: u32 = 1;
+const LOST: u32 = 2;
+const ON_DEVICE: u32 = 4;
+/// More openings than any file sees; so counting them up overflows nowhere.
+const MAX_OPENING: u64 = 1 << 62;
+const TAKEN: u64 = 3 << 62;
+const CHECK_BITS: u32 = 16;
 const WORD: u64 = 8;
 /// Pools and their objects begin at a multiple of this.
 const PAGE: u64 = 4096;
+
+/// The largest tag of an object.
+pub const MAX_TAG: u64 = (1 << (62 - CHECK_BITS)) - 1;
 
 /// What the objects of a pool are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -214,6 +228,10 @@ pub struct PmState {
     pub boot_id: [u8; 16],
     /// Whether it was closed in order since.
     pub clean: bool,
+    /// Whether a flush of the file has failed: what is on its device is not known then.
+    pub lost: bool,
+    /// Whether it was opened as a device, where what is fenced survives a power failure.
+    pub on_device: bool,
 }
 
 impl PmState {
@@ -222,7 +240,9 @@ impl PmState {
         let mut out = [0; STATE_BYTES];
         out[..8].copy_from_slice(&self.opening.to_le_bytes());
         out[8..24].copy_from_slice(&self.boot_id);
-        out[24..28].copy_from_slice(&(if self.clean { CLEAN } else { 0 }).to_le_bytes());
+        let flags = [(self.clean, CLEAN), (self.lost, LOST), (self.on_device, ON_DEVICE)];
+        let flags: u32 = flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum();
+        out[24..28].copy_from_slice(&flags.to_le_bytes());
         let crc = checksum::crc(&out[..28]);
         out[28..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -235,11 +255,52 @@ impl PmState {
         let mut boot_id = [0; 16];
         boot_id.copy_from_slice(r.bytes(16).ok()?);
         let (flags, crc) = (r.u32().ok()?, r.u32().ok()?);
-        if opening == 0 || flags & !CLEAN != 0 || crc != checksum::crc(&slot[..28]) {
+        let known = flags & !(CLEAN | LOST | ON_DEVICE) == 0;
+        if !(1..=MAX_OPENING).contains(&opening) || !known || crc != checksum::crc(&slot[..28]) {
             return None;
         }
-        Some(PmState { opening, boot_id, clean: flags == CLEAN })
+        let has = |flag| flags & flag != 0;
+        Some(PmState { opening, boot_id, clean: has(CLEAN), lost: has(LOST), on_device: has(ON_DEVICE) })
     }
+}
+
+/// What an object's word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PmWord {
+    /// Nobody has it. The link is the allocator's.
+    Free(u32),
+    /// Somebody has it, under a tag of at most [`MAX_TAG`].
+    Taken(u64),
+}
+
+impl PmWord {
+    /// The word of object `number`. Of a larger tag the upper bits are lost.
+    pub fn encode(self, number: u32) -> u64 {
+        match self {
+            PmWord::Free(link) => link.into(),
+            PmWord::Taken(tag) => TAKEN | (tag & MAX_TAG) << CHECK_BITS | check(number, tag & MAX_TAG),
+        }
+    }
+
+    /// What the word of object `number` says.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`] if it is none: of one bit that is not as it was written that is always said.
+    pub fn decode(number: u32, word: u64) -> Result<Self> {
+        if word >> 32 == 0 {
+            return Ok(PmWord::Free(word as u32));
+        }
+        let tag = (word & !TAKEN) >> CHECK_BITS;
+        if word & TAKEN == TAKEN && word & ((1 << CHECK_BITS) - 1) == check(number, tag) {
+            return Ok(PmWord::Taken(tag));
+        }
+        Err(Error::corruption(format!("the word of object {number} of persistent memory is damaged: {word:#x}")))
+    }
+}
+
+fn check(number: u32, tag: u64) -> u64 {
+    let sum = checksum::crc_append(checksum::crc(&number.to_le_bytes()), &tag.to_le_bytes());
+    u64::from(sum) & ((1 << CHECK_BITS) - 1)
 }
 
 fn newer(what: String) -> Error {

@@ -1,21 +1,20 @@
 //! The freelist: a stack of numbers, linked through the objects' own words.
 //!
-//! A word with its top bit clear belongs to an object that nobody has; what else stands in it is the number of the one below it in the
-//! stack, plus one. These links are never flushed: whatever of them survives a crash, the top bit says the same, and the stack is built
-//! anew from that when the memory is opened.
+//! The word of an object that nobody has ([`PmWord::Free`]) has the number of the one below it in the stack, plus one. These links are
+//! never flushed: whatever of them survives a crash, the word still says that nobody has the object, and the stack is built anew from
+//! that when the memory is opened.
 //!
 //! # Concurrency
 //! A Treiber stack. `top` is the number of the topmost object plus one, and beside it a count of all changes, so that a compare-exchange
 //! by who has loaded it before others took that object and gave it back fails (2^32 changes would have to go by meanwhile). A link is
-//! stored before `top` leads to it (release), and loaded after `top` was (acquire). Who loads the link of an object that another one
-//! has taken meanwhile may read whatever its owner has stored there; `top` has changed then, so nothing is done with it.
+//! stored before `top` leads to it (release), and loaded after `top` was (acquire). Who loads the word of an object that another one
+//! has taken meanwhile may read whatever its owner has stored there; `top` has changed then, so nothing is done with it. If it has not
+//! changed, a word that is none of an object that nobody has is damage, and reported.
 
 use crossbeam_utils::CachePadded;
-use terrane_base::Result;
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
-
-/// In an object's word: somebody has it, after a crash too.
-pub(crate) const PERSISTED: u64 = 1 << 63;
+use terrane_base::{Error, Result};
+use terrane_format::pm::PmWord;
 
 const CHANGE: u64 = 1 << 32;
 
@@ -34,7 +33,7 @@ pub(crate) struct FreeList {
 impl FreeList {
     /// A stack whose topmost is `top`, if there is one; the links below it stand already.
     pub(crate) fn new(top: Option<u32>) -> Self {
-        FreeList { top: CachePadded::new(AtomicU64::new(link(top))) }
+        FreeList { top: CachePadded::new(AtomicU64::new(link(top).into())) }
     }
 
     /// Takes the topmost.
@@ -42,8 +41,18 @@ impl FreeList {
         let mut top = self.top.load(Ordering::Acquire);
         loop {
             let Some(number) = number(top) else { return Ok(None) };
-            let below = words.load(number)? & (CHANGE - 1);
-            let next = changed(top) | below;
+            let below = match PmWord::decode(number, words.load(number)?) {
+                Ok(PmWord::Free(below)) => below,
+                other => {
+                    let now = self.top.load(Ordering::Acquire);
+                    if now == top {
+                        return Err(other.err().unwrap_or_else(|| taken_and_free(number)));
+                    }
+                    top = now;
+                    continue;
+                }
+            };
+            let next = changed(top) | u64::from(below);
             match self.top.compare_exchange_weak(top, next, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Ok(Some(number)),
                 Err(now) => top = now,
@@ -55,8 +64,8 @@ impl FreeList {
     pub(crate) fn push(&self, words: &impl Words, number: u32) -> Result<()> {
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
-            words.store(number, top & (CHANGE - 1))?;
-            let next = changed(top) | link(Some(number));
+            words.store(number, PmWord::Free(top as u32).encode(number))?;
+            let next = changed(top) | u64::from(link(Some(number)));
             match self.top.compare_exchange_weak(top, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => top = now,
@@ -66,12 +75,19 @@ impl FreeList {
 }
 
 /// What stands for an object, or for none, in words and `top`.
-pub(crate) fn link(number: Option<u32>) -> u64 {
-    number.map_or(0, |n| u64::from(n) + 1)
+pub(crate) fn link(number: Option<u32>) -> u32 {
+    number.map_or(0, |n| n + 1)
 }
 
 fn number(top: u64) -> Option<u32> {
     (top as u32).checked_sub(1)
+}
+
+#[cold]
+fn taken_and_free(number: u32) -> Error {
+    Error::corruption(format!(
+        "object {number} of persistent memory is in the freelist, and its word says that somebody has it"
+    ))
 }
 
 /// The count of changes, one higher.

@@ -1,14 +1,17 @@
 //! A persistent memory with its pools: made once, opened and closed.
 //!
 //! # After a crash
-//! Of the process: the memory is as it was left. Of the machine: a memory on a device (`Dax`) has all that was fenced. One in the page
-//! cache may have any of its pages old, so it is not trusted unless it was closed in order or the machine has not been started since
-//! (design rule 1): the boot's id stands in the state before anything else is stored under it.
+//! Of the process: the memory is as it was left. Of the machine: a memory that was opened as a device has all that was fenced. One in
+//! the page cache may have any of its pages old, so it is not trusted, in whatever way it is opened next, unless it was closed in order or
+//! the machine has not been started since: the boot's id stands in the state before anything else is stored under it. The state stands
+//! there twice, so that one that is damaged does not bring back the one before. And once a flush of the file has failed nobody knows what
+//! is on its device, whatever later flushes say: the memory is not trusted any more.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrane_base::{Error, Result};
+use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::pm::{
     MAX_HEADER, MAX_OBJECTS, POOLS_AT, PmHeader, PmState, PoolKind, PoolShape, STATE_BYTES, STATE_SLOTS,
 };
@@ -80,6 +83,8 @@ pub struct Halloc {
     pmem: Arc<dyn Pmem>,
     header: PmHeader,
     state: PmState,
+    /// A flush has failed.
+    lost: AtomicBool,
     pools: [Pool; 3],
 }
 
@@ -89,7 +94,7 @@ impl Halloc {
     /// Makes a memory: a file that is there whole or not at all. `uuid` and `device` say which database's memory it is, and which of them.
     ///
     /// # Errors
-    /// [`terrane_base::ErrorKind::InvalidArgument`] for a plan that makes no sense; [`terrane_base::ErrorKind::AlreadyExists`] if there is such a file; what the
+    /// [`ErrorKind::InvalidArgument`] for a plan that makes no sense; [`ErrorKind::AlreadyExists`] if there is such a file; what the
     /// medium fails with.
     pub fn create(media: &dyn Media, path: &Path, plan: &Plan, uuid: [u8; 16], device: u32) -> Result<()> {
         let header = plan.header(uuid, device).map_err(|e| e.with_file(path))?;
@@ -98,12 +103,13 @@ impl Halloc {
         create_pmem(media, path, len, &header.encode())
     }
 
-    /// Opens a memory, and writes down that it is open. A few milliseconds for a million objects, and those of mapping the file.
+    /// Opens the memory that is number `device` of the database `uuid`, and writes down that it is open. A few milliseconds for a million
+    /// objects, and those of mapping the file. Nobody else may have it open: the database's lock sees to that.
     ///
     /// # Errors
-    /// [`terrane_base::ErrorKind::Corruption`] if its header is damaged, or if the machine stopped while it was open and its mode does not survive
-    /// that; [`terrane_base::ErrorKind::NewerFormat`]; what mapping fails with ([`Media::map_pmem`]).
-    pub fn open(media: &dyn Media, path: &Path, mode: PmemMode) -> Result<Self> {
+    /// [`ErrorKind::Corruption`] if something of it is damaged, if it is another one, if the machine stopped while it was open in the page
+    /// cache, or if a flush of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with ([`Media::map_pmem`]).
+    pub fn open(media: &dyn Media, path: &Path, mode: PmemMode, uuid: [u8; 16], device: u32) -> Result<Self> {
         let pmem = media.map_pmem(path, mode)?;
         let mut beginning = [0; MAX_HEADER];
         pmem.load(0, &mut beginning)?;
@@ -113,26 +119,30 @@ impl Halloc {
                 format!("the memory has {} bytes, and its header says {}", pmem.len(), header.file_bytes);
             return Err(Error::corruption(what).with_file(path).with_offset(0));
         }
+        if (header.uuid, header.device) != (uuid, device) {
+            return Err(Error::corruption(
+                "the memory is another database's, or another one of this database's",
+            )
+            .with_file(path)
+            .with_hint("give each memory its own file"));
+        }
+        let mut shapes = Vec::with_capacity(KINDS.len());
+        for kind in KINDS {
+            let shape = header.pools.iter().find(|p| p.kind == kind);
+            let missing = || Error::corruption(format!("the memory has no pool of {kind:?}")).with_file(path);
+            shapes.push(*shape.ok_or_else(missing)?);
+        }
         let last = last_state(&*pmem)?;
         let boot_id = media.boot_id();
-        let trusted = mode == PmemMode::Dax || last.is_none_or(|s| s.clean || s.boot_id == boot_id);
-        if !trusted {
-            return Err(Error::corruption("the machine stopped while this memory, in the page cache, was in use: parts of it may be old")
-                .with_file(path)
-                .with_hint("what was committed is in the trailing log: remove this file, and it is built anew from there"));
-        }
-        let state = PmState { opening: last.map_or(0, |s| s.opening) + 1, boot_id, clean: false };
+        check_trusted(last, boot_id).map_err(|e| e.with_file(path))?;
+        let on_device = mode == PmemMode::Dax;
+        let opening = last.map_or(0, |s| s.opening) + 1;
+        let state = PmState { opening, boot_id, clean: false, lost: false, on_device };
         write_state(&*pmem, state)?;
-        let open = |kind| {
-            let shape = header.pools.iter().find(|p| p.kind == kind);
-            let shape = shape.ok_or_else(|| {
-                Error::corruption(format!("the memory has no pool of {kind:?}")).with_file(path)
-            });
-            Pool::open(pmem.clone(), *shape?)
-        };
-        let [subtables, memtables, zones] = KINDS.map(open);
-        let pools = [subtables?, memtables?, zones?];
-        Ok(Halloc { pmem, header, state, pools })
+        let flushed = last.is_none_or(|s| s.clean);
+        let open = |at: usize| Pool::open(pmem.clone(), shapes[at], flushed);
+        let pools = [open(0)?, open(1)?, open(2)?];
+        Ok(Halloc { pmem, header, state, lost: AtomicBool::new(false), pools })
     }
 
     /// One of its pools.
@@ -159,35 +169,87 @@ impl Halloc {
         self.header.device
     }
 
+    /// Has all that was stored written to the file's device, and waits: where the memory is the page cache. On a device a fence.
+    ///
+    /// # Errors
+    /// What the medium fails with. The memory is not trusted any more then: the next opening refuses it.
+    pub fn sync(&self) -> Result<()> {
+        let synced = self.pmem.sync();
+        if synced.is_err() {
+            self.lost.store(true, Ordering::Release);
+            store_state(&*self.pmem, PmState { lost: true, ..self.state })?;
+        }
+        synced
+    }
+
     /// Writes down that it was closed in order, with all that was stored on its device. Nothing may be stored any more.
     ///
     /// # Errors
     /// What the medium fails with: the memory counts as not closed then.
     pub fn close(self, media: &dyn Media) -> Result<()> {
-        self.pmem.sync()?;
+        self.sync()?;
+        if self.lost.load(Ordering::Acquire) {
+            let what = "a flush of this memory failed before, so what is on its device is not known";
+            return Err(Error::new(ErrorKind::Poisoned, what).with_file(self.pmem.path()));
+        }
         let opening = self.state.opening + 1;
-        write_state(&*self.pmem, PmState { opening, boot_id: media.boot_id(), clean: true })
+        write_state(&*self.pmem, PmState { opening, boot_id: media.boot_id(), clean: true, ..self.state })
     }
 }
 
-/// What the newest whole slot says.
+/// Whether a memory has what was stored there, as far as its state tells.
+fn check_trusted(last: Option<PmState>, boot_id: [u8; 16]) -> Result<()> {
+    let Some(last) = last else { return Ok(()) };
+    let what = match last {
+        PmState { lost: true, .. } => "a flush of this memory has failed: parts of it may be old",
+        PmState { clean: true, .. } | PmState { on_device: true, .. } => return Ok(()),
+        _ if last.boot_id == boot_id => return Ok(()),
+        _ => "the machine stopped while this memory, in the page cache, was in use: parts of it may be old",
+    };
+    Err(Error::corruption(what)
+        .with_hint("make a new one, and fill it from what is kept elsewhere: a copy, or a log on disk"))
+}
+
+/// What the state says, of which there are two copies: that of the higher opening, where one is older. `None` if the memory was never
+/// opened.
 fn last_state(pmem: &dyn Pmem) -> Result<Option<PmState>> {
     let mut newest: Option<PmState> = None;
+    let mut damaged = 0;
     for at in STATE_SLOTS {
         let mut slot = [0; STATE_BYTES];
         pmem.load(at as usize, &mut slot)?;
-        let state = PmState::decode(&slot);
-        if state.is_some_and(|s| newest.is_none_or(|n| n.opening < s.opening)) {
-            newest = state;
+        match PmState::decode(&slot) {
+            Some(state) if newest.is_none_or(|n| (n.opening, n.lost) < (state.opening, state.lost)) => {
+                newest = Some(state);
+            }
+            Some(_) => {}
+            None => damaged += usize::from(slot != [0; STATE_BYTES]),
         }
+    }
+    if damaged == STATE_SLOTS.len() {
+        return Err(Error::corruption("both copies of the memory's state are damaged")
+            .with_file(pmem.path())
+            .with_offset(STATE_SLOTS[0]));
     }
     Ok(newest)
 }
 
-/// Writes a state over the older of the two: durable when this returns, on the file's device too.
+/// Writes a state: durable when this returns, on the file's device too. One copy after the other, so that one of them is whole.
 fn write_state(pmem: &dyn Pmem, state: PmState) -> Result<()> {
-    let at = STATE_SLOTS[(state.opening % 2) as usize] as usize;
-    pmem.write(at, &state.encode())?;
+    for at in STATE_SLOTS {
+        pmem.write(at as usize, &state.encode())?;
+        pmem.fence();
+        if let Err(e) = pmem.sync() {
+            store_state(pmem, PmState { lost: true, ..state })?;
+            return Err(e);
+        }
+    }
+    Ok(())
+}
+
+/// Stores a state where the next opening under this boot sees it. Openings under later ones trust nothing that was not closed in order.
+fn store_state(pmem: &dyn Pmem, state: PmState) -> Result<()> {
+    STATE_SLOTS.into_iter().try_for_each(|at| pmem.write(at as usize, &state.encode()))?;
     pmem.fence();
-    pmem.sync()
+    Ok(())
 }

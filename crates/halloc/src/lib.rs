@@ -8,7 +8,7 @@
 //! VLDB 2021):
 //! 1. [`Pool::get`] takes it off the freelist. Nothing is flushed: after a crash it is free.
 //! 2. Its owner fills it, flushes that, and links it to whatever it belongs to.
-//! 3. [`Fresh::commit`] stores its word with the top bit set, flushes it and fences: from then on it is taken, after a crash too. Links
+//! 3. [`Fresh::commit`] stores its word, which says so, flushes it and fences: from then on it is taken, after a crash too. Links
 //!    to an object that was not committed lead nowhere ([`Pool::check`] says so), so none is ever lost.
 //! 4. [`Pool::release`] clears the words of objects that nothing refers to any more, with one fence for all of them.
 //!
@@ -22,7 +22,7 @@
 //! let media = SimMedia::new(1);
 //! let plan = Plan { bytes: 1 << 20, subtables: 16, memtables: 16, zone_bytes: 16 << 10 };
 //! Halloc::create(&*media, Path::new("/pm"), &plan, [7; 16], 0)?;
-//! let halloc = Halloc::open(&*media, Path::new("/pm"), PmemMode::Dax)?;
+//! let halloc = Halloc::open(&*media, Path::new("/pm"), PmemMode::Dax, [7; 16], 0)?;
 //!
 //! let zones = halloc.pool(PoolKind::Zones);
 //! let zone = zones.get()?;
@@ -42,7 +42,8 @@ mod halloc;
 mod pool;
 
 pub use halloc::{Halloc, Plan};
-pub use pool::{Fresh, MAX_TAG, Pool};
+pub use pool::{Fresh, Pool};
+pub use terrane_format::pm::MAX_TAG;
 
 #[cfg(all(test, loom))]
 mod model;

@@ -8,7 +8,9 @@ use terrane_base::Result;
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 use terrane_base::sync::{Arc, UnsafeCell, thread};
 
-use crate::freelist::{FreeList, PERSISTED, Words, link};
+use terrane_format::pm::PmWord;
+
+use crate::freelist::{FreeList, Words, link};
 
 struct Objects {
     words: Vec<AtomicU64>,
@@ -32,7 +34,7 @@ impl Objects {
     fn new(count: u32) -> Arc<Self> {
         let below = |n| (n + 1 < count).then_some(n + 1);
         Arc::new(Objects {
-            words: (0..count).map(|n| AtomicU64::new(link(below(n)))).collect(),
+            words: (0..count).map(|n| AtomicU64::new(PmWord::Free(link(below(n))).encode(n))).collect(),
             content: (0..count).map(|_| UnsafeCell::new(0)).collect(),
             list: FreeList::new(Some(0)),
         })
@@ -43,7 +45,7 @@ impl Objects {
         let number = self.list.pop(&self.words).unwrap()?;
         // Whoever else has it is in there too, which loom sees.
         self.content[number as usize].with_mut(|_| ());
-        self.words.store(number, PERSISTED | 77).unwrap();
+        self.words.store(number, PmWord::Taken(77).encode(number)).unwrap();
         Some(number)
     }
 

@@ -1,7 +1,8 @@
 //! A pool: objects of one size, and a word for each of them.
 //!
 //! # Invariants
-//! * A word with the top bit set belongs to an object that was committed and not released; what else stands in it is its owner's tag.
+//! * The word of an object that was committed and not released is [`PmWord::Taken`], with its owner's tag; that of any other one
+//!   [`PmWord::Free`]. A word that is neither is damage, and reported.
 //! * An object is in the freelist only while its word is durably clear, so a word that a crash leaves set is never that of an object's
 //!   last owner but one.
 //!
@@ -9,17 +10,16 @@
 //! Of an object that was being committed or released the word is as before or as after. Objects that were taken and not committed are
 //! free.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrane_base::{Error, ErrorKind, Result};
-use terrane_format::pm::{PoolKind, PoolShape};
+use terrane_format::pm::{MAX_TAG, PmWord, PoolKind, PoolShape};
 use terrane_media::Pmem;
 
-use crate::freelist::{FreeList, PERSISTED, Words, link};
-
-/// The largest tag that [`Fresh::commit`] takes.
-pub const MAX_TAG: u64 = PERSISTED - 1;
+use crate::freelist::{FreeList, Words, link};
 
 const WORD: usize = size_of::<u64>();
 /// How many words opening a pool loads at a time.
@@ -61,17 +61,44 @@ impl Table {
         Err(Error::corruption(what).with_file(self.pmem.path()))
     }
 
-    /// Stores a word that is to be durable after the next fence.
-    fn store_durably(&self, number: u32, word: u64) -> Result<()> {
-        self.store(number, word)?;
-        self.pmem.flush(self.word_at(number)?, WORD)
+    /// What the word of an object says.
+    fn word(&self, number: u32) -> Result<PmWord> {
+        self.decode(number, self.load(number)?)
+    }
+
+    fn decode(&self, number: u32, word: u64) -> Result<PmWord> {
+        PmWord::decode(number, word).map_err(|e| match self.word_at(number) {
+            Ok(at) => e.with_file(self.pmem.path()).with_offset(at as u64),
+            Err(e) => e,
+        })
+    }
+
+    /// Stores a word, in place of another one if that is named, which is to be durable after the next fence; false if another one stands
+    /// there.
+    fn store_durably(&self, number: u32, from: Option<u64>, word: PmWord) -> Result<bool> {
+        let (at, word) = (self.word_at(number)?, word.encode(number));
+        match from {
+            Some(from) if !self.pmem.compare_exchange_word(at, from, word)? => return Ok(false),
+            Some(_) => {}
+            None => self.pmem.store_word(at, word)?,
+        }
+        self.pmem.flush(at, WORD)?;
+        Ok(true)
     }
 }
 
 impl Pool {
-    /// Builds the freelist from the words: takes a few milliseconds for a million objects.
-    pub(crate) fn open(pmem: Arc<dyn Pmem>, shape: PoolShape) -> Result<Self> {
+    /// Builds the freelist from the words: takes a few milliseconds for a million objects. What they say is durable then, `flushed` or
+    /// not before: a process may have died between storing one and flushing it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`] if a word is damaged.
+    pub(crate) fn open(pmem: Arc<dyn Pmem>, shape: PoolShape, flushed: bool) -> Result<Self> {
         let table = Table { pmem, shape };
+        if !flushed {
+            table.pmem.flush(shape.words_at as usize, shape.objects as usize * WORD)?;
+            table.pmem.fence();
+        }
         let (mut top, mut taken) = (None, 0);
         let mut bytes = [0; SCAN * WORD];
         // From the end, so that the lowest numbers are on top.
@@ -82,13 +109,14 @@ impl Pool {
             table.pmem.load(shape.words_at as usize + start * WORD, part)?;
             let (words, _) = part.as_chunks::<WORD>();
             for (number, word) in (start as u32..end as u32).zip(words).rev() {
-                let (word, below) = (u64::from_le_bytes(*word), link(top));
-                if word & PERSISTED != 0 {
-                    taken += 1;
-                    continue;
-                }
-                if word != below {
-                    table.store(number, below)?;
+                let below = link(top);
+                match table.decode(number, u64::from_le_bytes(*word))? {
+                    PmWord::Taken(_) => {
+                        taken += 1;
+                        continue;
+                    }
+                    PmWord::Free(link) if link == below => {}
+                    PmWord::Free(_) => table.store(number, PmWord::Free(below).encode(number))?,
                 }
                 top = Some(number);
             }
@@ -129,9 +157,10 @@ impl Pool {
     /// Takes an object that nobody has. Its content is whatever its last owner left.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfSpace`] if there is none.
+    /// [`ErrorKind::OutOfSpace`] if there is none; [`ErrorKind::Corruption`] if a word is damaged.
     pub fn get(&self) -> Result<Fresh<'_>> {
-        let Some(number) = self.list.pop(&self.table)? else {
+        let popped = self.list.pop(&self.table).map_err(|e| e.with_file(self.table.pmem.path()))?;
+        let Some(number) = popped else {
             let what = format!(
                 "the persistent memory has no free object of its {} {:?}",
                 self.objects(),
@@ -140,16 +169,18 @@ impl Pool {
             return Err(Error::new(ErrorKind::OutOfSpace, what).with_file(self.table.pmem.path()));
         };
         self.taken.fetch_add(1, Ordering::Relaxed);
-        Ok(Fresh { pool: self, number: Some(number) })
+        Ok(Fresh { pool: self, number: Some(number), written: Cell::new(false), here: PhantomData })
     }
 
     /// The tag under which an object was committed, or `None` if it was not.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`] if there is no such object.
+    /// [`ErrorKind::Corruption`] if there is no such object, or its word is damaged.
     pub fn check(&self, number: u32) -> Result<Option<u64>> {
-        let word = self.table.load(number)?;
-        Ok((word & PERSISTED != 0).then_some(word & MAX_TAG))
+        Ok(match self.table.word(number)? {
+            PmWord::Taken(tag) => Some(tag),
+            PmWord::Free(_) => None,
+        })
     }
 
     /// All objects that were committed, with their tags. What others commit and release meanwhile may be among them or not.
@@ -162,37 +193,50 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if one was not committed (or is named twice); [`ErrorKind::Corruption`] if there is no such
-    /// object. None is given back then.
+    /// object. None is given back then, unless another thread releases one of them at this very moment: then that one alone is refused.
     pub fn release(&self, numbers: &[u32]) -> Result<()> {
         let mut sorted = numbers.to_vec();
         sorted.sort_unstable();
-        let twice = sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
-        let free = sorted
-            .iter()
-            .map(|n| self.check(*n).map(|tag| (*n, tag)))
-            .find(|c| !matches!(c, Ok((_, Some(_)))));
-        match (twice, free.transpose()?) {
-            (None, None) => {}
-            (Some(number), _) | (None, Some((number, _))) => {
-                let what = format!("object {number} of {:?} is released, which nobody has", self.kind());
-                return Err(Error::invalid(what).with_file(self.table.pmem.path()));
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(self.nobody_has(pair[0]));
+        }
+        let words = sorted.iter().map(|n| match self.check(*n)? {
+            Some(tag) => Ok((*n, PmWord::Taken(tag).encode(*n))),
+            None => Err(self.nobody_has(*n)),
+        });
+        let words: Vec<(u32, u64)> = words.collect::<Result<_>>()?;
+        let (mut ours, mut refused) = (Vec::with_capacity(words.len()), Ok(()));
+        for (number, word) in words {
+            match self.table.store_durably(number, Some(word), PmWord::Free(0))? {
+                true => ours.push(number),
+                false => refused = Err(self.nobody_has(number)),
             }
         }
-        sorted.iter().try_for_each(|n| self.table.store_durably(*n, 0))?;
+        // In the list they may be taken at once: by then they are free after a crash too.
         self.table.pmem.fence();
-        sorted.iter().try_for_each(|n| self.list.push(&self.table, *n))?;
-        self.taken.fetch_sub(sorted.len() as u64, Ordering::Relaxed);
-        Ok(())
+        ours.iter().try_for_each(|n| self.list.push(&self.table, *n))?;
+        self.taken.fetch_sub(ours.len() as u64, Ordering::Relaxed);
+        refused
+    }
+
+    #[cold]
+    fn nobody_has(&self, number: u32) -> Error {
+        let what = format!("object {number} of {:?} is released, which nobody has", self.kind());
+        Error::invalid(what).with_file(self.table.pmem.path())
     }
 }
 
-/// An object that was taken and not committed: dropping it gives it back, and so does a crash.
+/// An object that was taken and not committed: dropping it gives it back, and so does a crash. It stays with its thread, whose fence it
+/// is that makes what was written durable.
 #[derive(Debug)]
 #[must_use = "dropping it gives it back"]
 pub struct Fresh<'p> {
     pool: &'p Pool,
     /// Until it is committed.
     number: Option<u32>,
+    /// Something that no fence has followed yet.
+    written: Cell<bool>,
+    here: PhantomData<*const ()>,
 }
 
 impl Fresh<'_> {
@@ -211,22 +255,30 @@ impl Fresh<'_> {
             let what = format!("{} bytes at {at} of an object of {} bytes", bytes.len(), pool.object_bytes());
             return Err(Error::invalid(what).with_file(pool.table.pmem.path()));
         }
+        self.written.set(true);
         pool.table.pmem.write(pool.place(self.number())? + at, bytes)
     }
 
-    /// Makes it its owner's, under a tag of at most [`MAX_TAG`] that [`Pool::check`] tells after a crash: durable when this returns. What
-    /// this thread has written and flushed before, the object's content among it, is durable before it is committed.
+    /// Waits until what was written is durable.
+    fn settle(&self) {
+        if self.written.replace(false) {
+            self.pool.table.pmem.fence();
+        }
+    }
+
+    /// Makes it its owner's, under a tag of at most [`MAX_TAG`] that [`Pool::check`] tells after a crash: durable when this returns. What was
+    /// written into it is durable before. One flush and one fence, and one fence more if something was written.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a larger tag; the object is given back then.
+    /// [`ErrorKind::LimitExceeded`] for a larger tag; the object is given back then.
     pub fn commit(mut self, tag: u64) -> Result<u32> {
         let table = &self.pool.table;
         if tag > MAX_TAG {
             return Err(Error::limit("tag of an object", tag, MAX_TAG).with_file(table.pmem.path()));
         }
         let number = self.number();
-        table.pmem.fence();
-        table.store_durably(number, PERSISTED | tag)?;
+        self.settle();
+        table.store_durably(number, None, PmWord::Taken(tag))?;
         table.pmem.fence();
         self.number = None;
         Ok(number)
@@ -236,6 +288,8 @@ impl Fresh<'_> {
 impl Drop for Fresh<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
+        // Nothing of it may come late, over what the next owner writes.
+        self.settle();
         let pool = self.pool;
         // It may fail for a number that there is not, which a number from the list never is.
         if pool.list.push(&pool.table, number).is_ok() {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use terrane_base::{ErrorKind, Result};
-use terrane_format::pm::PoolKind;
+use terrane_format::pm::{PoolKind, STATE_BYTES, STATE_SLOTS};
 use terrane_halloc::{Halloc, Plan};
-use terrane_media::sim::{CrashKind, Image, OpInfo, SimMedia};
+use terrane_media::sim::{CrashKind, Fault, FaultPlan, Image, OpInfo, OpKind, SimMedia};
 use terrane_media::{Media, PmemMode};
 
 const PLAN: Plan = Plan { bytes: 128 << 10, subtables: 4, memtables: 4, zone_bytes: 4 << 10 };
@@ -24,7 +24,7 @@ fn machine() -> Arc<SimMedia> {
 }
 
 fn open(media: &SimMedia, mode: PmemMode) -> Result<Halloc> {
-    Halloc::open(media, path(), mode)
+    Halloc::open(media, path(), mode, UUID, 3)
 }
 
 /// What is certain at a moment, and what is on its way: object -> tag.
@@ -50,6 +50,13 @@ impl Model {
                     assert!(now == before || now == after.as_ref(), "{what}: object {number} is {now:?}")
                 }
             }
+        }
+        // What a recovery has read stays so, also if power fails right behind it.
+        for kind in [CrashKind::PowerLost, CrashKind::PowerWords] {
+            let again = open(&media.image().crash(kind, 1), PmemMode::Dax).unwrap();
+            let again: BTreeMap<u32, u64> =
+                again.pool(PoolKind::Zones).committed().collect::<Result<_>>().unwrap();
+            assert_eq!(again, found, "{what}: after another crash");
         }
         for (number, tag) in &found {
             let mut content = [0; 8];
@@ -206,6 +213,120 @@ fn the_page_cache_is_trusted_until_power_fails_and_again_after_a_close() {
 }
 
 #[test]
+fn what_a_memory_is_worth_follows_from_how_it_was_open_not_from_how_it_is_opened() {
+    for (was, survives) in [(PmemMode::Dax, true), (PmemMode::StandIn, false), (PmemMode::PageCache, false)] {
+        let media = machine();
+        let halloc = open(&media, was).unwrap();
+        halloc.pool(PoolKind::Zones).get().unwrap().commit(1).unwrap();
+        for now in [PmemMode::Dax, PmemMode::StandIn, PmemMode::PageCache] {
+            for seed in 0..20 {
+                let after = media.image().crash(CrashKind::PowerTorn, seed);
+                let opened = open(&after, now).map(|h| h.pool(PoolKind::Zones).taken()).ok();
+                assert_eq!(opened, survives.then_some(1), "{was:?}, then {now:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn once_a_flush_has_failed_a_memory_in_the_page_cache_is_trusted_no_more() {
+    for failing in 0..3 {
+        let media = machine();
+        let halloc = open(&media, PmemMode::PageCache).unwrap();
+        halloc.pool(PoolKind::Zones).get().unwrap().commit(1).unwrap();
+        media.set_fault(Some(FaultPlan::nth(failing, Fault::Io).only(&[OpKind::Sync])));
+        if failing == 0 {
+            assert_eq!(halloc.sync().unwrap_err().kind(), ErrorKind::Io);
+            assert_eq!(halloc.close(&*media).unwrap_err().kind(), ErrorKind::Poisoned);
+        } else {
+            assert_eq!(halloc.close(&*media).unwrap_err().kind(), ErrorKind::Io);
+        }
+        media.set_fault(None);
+        let e = open(&media, PmemMode::PageCache).map(drop).unwrap_err();
+        assert_eq!((e.kind(), e.file()), (ErrorKind::Corruption, Some(path())), "flush {failing}");
+        for seed in 0..20 {
+            let after = media.image().crash(CrashKind::PowerLost, seed);
+            if let Ok(halloc) = open(&after, PmemMode::PageCache) {
+                // All that was stored had reached the device, and so had a copy of the state that says so.
+                assert!(failing > 0);
+                assert_eq!(halloc.pool(PoolKind::Zones).taken(), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_copy_of_the_state_brings_back_no_older_one() {
+    let media = machine();
+    open(&media, PmemMode::PageCache).unwrap().close(&*media).unwrap();
+    let _in_use = open(&media, PmemMode::PageCache).unwrap();
+    for at in STATE_SLOTS {
+        for bit in 0..STATE_BYTES as u64 * 8 {
+            let after = media.image().crash(CrashKind::PowerKept, bit);
+            after.flip_bit(path(), at * 8 + bit).unwrap();
+            assert!(open(&after, PmemMode::PageCache).is_err(), "bit {bit} of the copy at {at}");
+        }
+    }
+    let after = media.image().crash(CrashKind::Process, 0);
+    STATE_SLOTS.into_iter().for_each(|at| after.flip_bit(path(), at * 8).unwrap());
+    assert_eq!(open(&after, PmemMode::Dax).map(drop).unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn damage_of_a_word_is_reported_and_gives_nobody_what_another_one_has() {
+    let media = machine();
+    let halloc = open(&media, PmemMode::Dax).unwrap();
+    let zones = halloc.pool(PoolKind::Zones);
+    let number = zones.get().unwrap().commit(77).unwrap();
+    // Pools lie one behind the other; the words of the zones are those before the page at which their objects begin.
+    let words_at = (zones.place(0).unwrap() - 4096) as u64;
+    for bit in 0..64 {
+        let damaged = media.image().crash(CrashKind::Process, 0);
+        damaged.flip_bit(path(), words_at * 8 + u64::from(number) * 64 + bit).unwrap();
+        let e = open(&damaged, PmemMode::Dax).map(drop).unwrap_err();
+        assert_eq!((e.kind(), e.offset()), (ErrorKind::Corruption, Some(words_at + 8 * u64::from(number))));
+    }
+    // While it is open: the topmost free object's word says that somebody has it.
+    let free = zones.get().unwrap().number();
+    halloc.pmem().store_word(words_at as usize + 8 * free as usize, 1 << 62).unwrap();
+    assert_eq!(zones.get().unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn what_is_released_can_be_taken_only_once_that_is_durable() {
+    let media = machine();
+    let halloc = Arc::new(open(&media, PmemMode::Dax).unwrap());
+    let held: Vec<u32> =
+        (0..5).map(|_| halloc.pool(PoolKind::Zones).get().unwrap().commit(1).unwrap()).collect();
+    let (taker, fences) = (halloc.clone(), Arc::new(Mutex::new(0)));
+    let (held_by, seen) = (held.clone(), fences.clone());
+    media.on_op(Some(Arc::new(move |_: &SimMedia, op: &OpInfo<'_>| {
+        let Ok(mut seen) = seen.try_lock() else { return };
+        if op.kind == OpKind::Fence {
+            *seen += 1;
+            let zones = taker.pool(PoolKind::Zones);
+            let free: Vec<_> = std::iter::from_fn(|| zones.get().ok()).collect();
+            assert!(free.iter().all(|f| !held_by.contains(&f.number())));
+        }
+    })));
+    halloc.pool(PoolKind::Zones).release(&held).unwrap();
+    media.on_op(None);
+    assert_eq!(*fences.lock().unwrap(), 1, "one for all");
+    assert_eq!(halloc.pool(PoolKind::Zones).taken(), 0);
+}
+
+#[test]
+fn another_memory_is_refused_and_left_as_it_was() {
+    let media = machine();
+    let before = media.op_count();
+    for (uuid, device) in [(UUID, 2), ([0; 16], 3)] {
+        let e = Halloc::open(&*media, path(), PmemMode::Dax, uuid, device).map(drop).unwrap_err();
+        assert_eq!((e.kind(), e.file()), (ErrorKind::Corruption, Some(path())));
+    }
+    assert_eq!(media.op_count(), before, "nothing is stored");
+}
+
+#[test]
 fn what_nobody_has_is_not_released_and_no_part_of_a_wrong_call_is_done() {
     let media = machine();
     let halloc = open(&media, PmemMode::Dax).unwrap();
@@ -251,7 +372,7 @@ fn plans_that_make_no_sense_are_refused() {
 fn damage_of_the_header_is_reported() {
     let media = machine();
     let mut reported = HashSet::new();
-    for bit in 0..176 * 8 {
+    for bit in 0..180 * 8 {
         let damaged = media.image().crash(CrashKind::Process, 0);
         damaged.flip_bit(path(), bit).unwrap();
         let e = open(&damaged, PmemMode::Dax).map(drop).unwrap_err();
@@ -267,7 +388,7 @@ fn threads_that_take_and_give_never_have_one_object_together() {
     let media = terrane_media::real::RealMedia::new(terrane_media::real::RealOptions::default()).unwrap();
     let path = dir.path().join("pm");
     Halloc::create(&*media, &path, &PLAN, UUID, 0).unwrap();
-    let halloc = Halloc::open(&*media, &path, PmemMode::StandIn).unwrap();
+    let halloc = Halloc::open(&*media, &path, PmemMode::StandIn, UUID, 0).unwrap();
     let (shared, zones) = (&halloc, halloc.pool(PoolKind::Zones));
     let rounds = 20_000u64;
     std::thread::scope(|s| {
@@ -292,7 +413,7 @@ fn threads_that_take_and_give_never_have_one_object_together() {
     });
     assert_eq!(zones.taken(), 0);
     halloc.close(&*media).unwrap();
-    let again = Halloc::open(&*media, &path, PmemMode::StandIn).unwrap();
+    let again = Halloc::open(&*media, &path, PmemMode::StandIn, UUID, 0).unwrap();
     assert_eq!(again.pool(PoolKind::Zones).taken(), 0);
 }
 

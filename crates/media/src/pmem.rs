@@ -4,7 +4,7 @@
 //! | [`PmemMode`] | after `write` and [`Pmem::fence`] it survives |
 //! |---|---|
 //! | `Dax` | power failure |
-//! | `StandIn` | the death of the process; what it costs is what it would cost on a device |
+//! | `StandIn` | the death of the process; it costs what the instructions cost on ordinary memory |
 //! | `PageCache` | the death of the process; flushes and fences cost nothing, for they would add nothing |
 //!
 //! # Order
@@ -12,8 +12,8 @@
 //! something else is stored is written, flushed ([`Pmem::write`] does that itself) and fenced before. A fence holds for what the
 //! calling thread has written and flushed, and for nothing else. Words of eight bytes are never torn.
 //!
-//! [`Pmem::write`] may go around the processor's caches, so what it wrote may be read by another thread only if a fence of this
-//! thread lies between the write and whatever tells the other one of it.
+//! [`Pmem::write`] may go around the processor's caches, so another thread may read what it wrote only if a fence of this thread lies
+//! between the write and whatever tells the other one of it.
 
 pub(crate) mod copy;
 pub(crate) mod writeback;
@@ -44,8 +44,8 @@ const PREWRITE: usize = 1 << 20;
 pub enum PmemMode {
     /// A file on a file system that maps a device itself (`mount -o dax`, on a device that is persistent memory). Refused elsewhere.
     Dax,
-    /// Any file, with every instruction that a device would need: for measuring and developing where there is no device. What it
-    /// costs is simulated, what it promises is what `PageCache` does.
+    /// Any file, with every instruction that a device would need: for measuring and developing where there is no device. It costs what
+    /// these cost on ordinary memory, and promises what `PageCache` does.
     StandIn,
     /// Any file. What was stored survives the process; a power failure leaves any of its pages old.
     PageCache,
@@ -79,6 +79,12 @@ pub trait Pmem: Send + Sync + Debug {
     /// # Errors
     /// As [`Pmem::write`].
     fn store_word(&self, offset: usize, word: u64) -> Result<()>;
+    /// Stores `to` where `from` stands, in one step, with acquire and release; false, and nothing is stored, where another word stands.
+    /// Not flushed.
+    ///
+    /// # Errors
+    /// As [`Pmem::write`].
+    fn compare_exchange_word(&self, offset: usize, from: u64, to: u64) -> Result<bool>;
     /// Loads one word, whole, with acquire.
     ///
     /// # Errors
@@ -96,11 +102,11 @@ pub trait Pmem: Send + Sync + Debug {
     fn flush(&self, offset: usize, len: usize) -> Result<()>;
     /// Waits until what this thread has written and flushed is durable.
     fn fence(&self);
-    /// Has all of the file written to its device, and waits: for `PageCache`, where a fence says nothing about a power failure. A
-    /// system call.
+    /// Has all of the file written to its device, and waits: where the memory is the page cache, and a fence says nothing about a power
+    /// failure, a system call; on a device a fence.
     ///
     /// # Errors
-    /// What the system fails with; what is on the device is unknown then.
+    /// What the system fails with; what is on the device is unknown then, also if a later call succeeds.
     fn sync(&self) -> Result<()>;
 }
 

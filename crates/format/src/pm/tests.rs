@@ -59,8 +59,8 @@ fn the_first_version_is_pinned() {
     assert_eq!(bytes[..bytes.len() - 4], golden);
     assert_eq!(bytes[bytes.len() - 4..], checksum::crc(&golden).to_le_bytes());
 
-    let state = PmState { opening: 3, boot_id: *b"fedcba9876543210", clean: true };
-    let golden = [[3, 0, 0, 0, 0, 0, 0, 0].as_slice(), b"fedcba9876543210", &[1, 0, 0, 0]].concat();
+    let state = PmState { opening: 3, boot_id: *b"fedcba9876543210", clean: true, lost: false, on_device: true };
+    let golden = [[3, 0, 0, 0, 0, 0, 0, 0].as_slice(), b"fedcba9876543210", &[5, 0, 0, 0]].concat();
     assert_eq!(state.encode()[..28], golden);
     assert_eq!(state.encode()[28..], checksum::crc(&golden).to_le_bytes());
 }
@@ -76,13 +76,34 @@ fn every_flipped_bit_and_every_cut_is_corruption() {
     for len in 0..bytes.len() {
         assert_eq!(PmHeader::decode(&bytes[..len]).unwrap_err().kind(), ErrorKind::Corruption);
     }
-    let slot = PmState { opening: 1, boot_id: [7; 16], clean: false }.encode();
+    let slot = PmState { opening: 1, boot_id: [7; 16], clean: false, lost: true, on_device: false }.encode();
     for bit in 0..slot.len() * 8 {
         let mut b = slot;
         b[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(PmState::decode(&b), None, "bit {bit}");
     }
     assert_eq!(PmState::decode(&[0; STATE_BYTES]), None);
+}
+
+#[test]
+fn words_say_what_was_written_and_every_flipped_bit_of_a_taken_ones_is_seen() {
+    for number in [0, 7, u32::MAX] {
+        for word in [PmWord::Free(0), PmWord::Free(u32::MAX), PmWord::Taken(0), PmWord::Taken(5), PmWord::Taken(MAX_TAG)] {
+            let bits = word.encode(number);
+            assert_eq!(PmWord::decode(number, bits).unwrap(), word);
+            for bit in 0..64 {
+                match (word, PmWord::decode(number, bits ^ 1 << bit)) {
+                    (_, Err(e)) => assert_eq!(e.kind(), ErrorKind::Corruption),
+                    // What a free one's link says is nobody's but the open allocator's.
+                    (PmWord::Free(_), Ok(PmWord::Free(_))) if bit < 32 => {}
+                    (_, Ok(other)) => panic!("{word:?} of {number} with bit {bit} flipped is {other:?}"),
+                }
+            }
+        }
+    }
+    assert!(PmWord::decode(1, PmWord::Taken(5).encode(2)).is_err(), "of another object");
+    let golden = 3 << 62 | 5 << 16 | u64::from(checksum::crc(&[7, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0])) & 0xffff;
+    assert_eq!(PmWord::Taken(5).encode(7), golden);
 }
 
 #[test]

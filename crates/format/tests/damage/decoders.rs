@@ -20,7 +20,7 @@ use terrane_format::manifest::{
     Edit, Frame, LogPosition, ManifestHeader, PartSize, encode_group, frame_span, read_frame,
 };
 use terrane_format::options::SubtableOptionsRecord;
-use terrane_format::pm::{PmHeader, PmState, PoolKind, PoolShape, STATE_BYTES};
+use terrane_format::pm::{PmHeader, PmState, PmWord, PoolKind, PoolShape, STATE_BYTES};
 use terrane_format::prepared::{self, Lock, Span};
 use terrane_format::superblock::{Features, Superblock};
 use terrane_format::tombstone::RangeTombstones;
@@ -321,6 +321,12 @@ pub fn pm(data: &[u8]) {
             assert_eq!(state.encode(), slot);
         }
     }
+    if let Some(word) = data.first_chunk::<8>() {
+        let (number, word) = (data.len() as u32, u64::from_le_bytes(*word));
+        if let Ok(said) = PmWord::decode(number, word) {
+            assert_eq!(said.encode(number), word);
+        }
+    }
     let _ = PmHeader::decode(data);
     let data = with_length_and_crc(data);
     if let Ok(header) = PmHeader::decode(&data) {
@@ -506,7 +512,7 @@ pub fn samples(name: &str) -> Vec<Vec<u8>> {
                 pool(PoolKind::Zones, 65536, 14, 40960, 45056),
             ];
             let header = PmHeader { uuid: [3; 16], device: 1, file_bytes: 1 << 20, pools };
-            let state = PmState { opening: 7, boot_id: [9; 16], clean: true };
+            let state = PmState { opening: 7, boot_id: [9; 16], clean: true, lost: true, on_device: false };
             vec![header.encode(), state.encode().to_vec()]
         }
         "superblock" => vec![

@@ -95,9 +95,16 @@ unsafe fn lines(at: *mut u8, len: usize, back: WriteBack) {
 unsafe fn stream(at: *mut u8, bytes: &[u8]) {
     let (words, _) = bytes.as_chunks::<WORD>();
     for (i, word) in words.iter().enumerate() {
-        // SAFETY: per contract the word is mapped and aligned, and who reads it has been told of it behind a fence, as
-        // `Pmem::write` demands.
-        unsafe { std::arch::x86_64::_mm_stream_si64(at.add(i * WORD).cast(), i64::from_ne_bytes(*word)) };
+        // SAFETY: per contract the word is mapped and aligned. It is stored by an instruction that the compiler knows nothing of, so
+        // it assumes that any memory may have changed; this thread's own loads see the store, as on x86 always.
+        unsafe {
+            std::arch::asm!(
+                "movnti [{at}], {word}",
+                at = in(reg) at.add(i * WORD),
+                word = in(reg) u64::from_ne_bytes(*word),
+                options(nostack, preserves_flags)
+            );
+        }
     }
 }
 

@@ -119,6 +119,11 @@ impl Pmem for RealPmem {
         Ok(())
     }
 
+    fn compare_exchange_word(&self, offset: usize, from: u64, to: u64) -> Result<bool> {
+        let word = self.word(offset)?;
+        Ok(word.compare_exchange(from.to_le(), to.to_le(), Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
+
     fn load_word(&self, offset: usize) -> Result<u64> {
         Ok(u64::from_le(self.word(offset)?.load(Ordering::Acquire)))
     }
@@ -131,7 +136,7 @@ impl Pmem for RealPmem {
     }
 
     fn flush(&self, offset: usize, len: usize) -> Result<()> {
-        check_region(&self.path, self.len, offset / WORD * WORD, len + offset % WORD)?;
+        check_region(&self.path, self.len, offset, len)?;
         if len > 0 {
             let first = offset / LINE * LINE;
             for line in (first..offset + len).step_by(LINE) {
@@ -147,6 +152,10 @@ impl Pmem for RealPmem {
     }
 
     fn sync(&self) -> Result<()> {
+        if self.mode == PmemMode::Dax {
+            self.fence();
+            return Ok(());
+        }
         // SAFETY: the range is this value's mapping.
         unsafe { rustix::mm::msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }
             .map_err(|e| io_error(e.into(), "sync", &self.path))

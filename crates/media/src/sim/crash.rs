@@ -56,8 +56,8 @@ impl Image {
     /// goes on, its counters start anew. Equal images, kinds and seeds give equal machines.
     pub fn crash(&self, kind: CrashKind, seed: u64) -> Arc<SimMedia> {
         let disk = match kind {
-            CrashKind::Process => self.disk.clone(),
-            CrashKind::ProcessTorn => self.with_prefix(seed),
+            CrashKind::Process => without_threads(self.disk.clone()),
+            CrashKind::ProcessTorn => without_threads(self.with_prefix(seed)),
             CrashKind::PowerLost => Arc::new(self.disk.after_power_loss(Survival::Lost, seed)),
             CrashKind::PowerKept => Arc::new(self.disk.after_power_loss(Survival::Kept, seed)),
             CrashKind::PowerTorn => Arc::new(self.with_issued().after_power_loss(Survival::Torn, seed)),
@@ -101,4 +101,12 @@ impl Image {
         }
         disk
     }
+}
+
+/// As the end of a process leaves it, which had lines of persistent memory on their way.
+fn without_threads(mut disk: Arc<Disk>) -> Arc<Disk> {
+    if disk.line_states() > 1 {
+        Arc::make_mut(&mut disk).forget_threads();
+    }
+    disk
 }

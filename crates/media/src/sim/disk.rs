@@ -194,6 +194,13 @@ impl Disk {
         Disk { names, inodes, next_id: self.next_id }
     }
 
+    /// After the end of the process.
+    pub(super) fn forget_threads(&mut self) {
+        for inode in self.inodes.values_mut().filter(|i| i.line_states() > 1) {
+            Arc::make_mut(inode).forget_threads();
+        }
+    }
+
     /// How many contents of persistent memory a power failure may leave.
     pub(super) fn line_states(&self) -> u64 {
         self.inodes.values().fold(1, |all, i| all.saturating_mul(i.line_states()))

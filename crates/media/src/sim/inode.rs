@@ -189,6 +189,11 @@ impl Inode {
         self.lines.flush(offset, len, thread);
     }
 
+    /// The process is gone.
+    pub(super) fn forget_threads(&mut self) {
+        self.lines.forget_threads();
+    }
+
     /// What a thread has flushed has arrived.
     pub(super) fn fence(&mut self, thread: ThreadId) {
         self.lines.fence(thread, &mut self.durable);
@@ -222,7 +227,6 @@ impl Inode {
         self.durable_len = len;
         self.pending.clear();
         self.mapped.clear();
-        self.lines.clear();
         self.diverged = true;
     }
 

@@ -1,6 +1,7 @@
 //! What stores to persistent memory leave behind when power fails.
 //!
-//! A store is certain once the thread that made it (or flushed its line) has fenced. Until then
+//! A store is certain once a thread has flushed its line and fenced; one that goes around the caches once the thread that made it has
+//! fenced. Until then
 //! * ordinary stores to a line survive as a prefix, in the order in which they were made: the processor may write the line back at
 //!   any moment, and what it writes is the line as it is then;
 //! * stores that go around the caches survive each on its own;
@@ -28,7 +29,8 @@ struct Store {
     at: u64,
     word: u64,
     value: [u8; WORD],
-    streamed: bool,
+    /// Around the caches, by that thread.
+    streamed: Option<ThreadId>,
 }
 
 /// What became of the stores that were not certain.
@@ -42,7 +44,7 @@ pub(super) enum Fate {
     Torn(Mood, u64),
     /// By seed, word by word.
     Words(Mood, u64),
-    /// One of the [`Lines::states`], by its number.
+    /// One of the [`Lines::states`], by its number, where these can be counted.
     Chosen(u64),
 }
 
@@ -65,17 +67,22 @@ impl Lines {
         self.flushed.clear();
     }
 
+    /// The threads are gone, and what they had on its way is as uncertain as all else.
+    pub(super) fn forget_threads(&mut self) {
+        self.flushed.clear();
+    }
+
     /// Whole words, of which those in `streamed` go around the caches.
     pub(super) fn store(&mut self, offset: u64, bytes: &[u8], streamed: &Range<usize>, thread: ThreadId) {
         let (words, _) = bytes.as_chunks::<WORD>();
         for (i, value) in words.iter().enumerate() {
             let word = offset / WORD as u64 + i as u64;
-            let streamed = streamed.contains(&(i * WORD));
+            let streamed = streamed.contains(&(i * WORD)).then_some(thread);
             let line = word / (LINE / WORD) as u64;
             let store = Store { at: self.stores, word, value: *value, streamed };
             self.lines.entry(line).or_default().push(store);
             self.stores += 1;
-            if streamed {
+            if streamed.is_some() {
                 self.flushed.entry(thread).or_default().push((line, self.stores));
             }
         }
@@ -94,8 +101,13 @@ impl Lines {
     pub(super) fn fence(&mut self, thread: ThreadId, durable: &mut Pages) {
         for (line, upto) in self.flushed.remove(&thread).unwrap_or_default() {
             let Some(stores) = self.lines.get_mut(&line) else { continue };
-            let certain = stores.iter().take_while(|s| s.at < upto).count();
-            stores.drain(..certain).for_each(|s| s.put(durable));
+            stores.retain(|s| {
+                let certain = s.at < upto && s.streamed.is_none_or(|by| by == thread);
+                if certain {
+                    s.put(durable);
+                }
+                !certain
+            });
             if stores.is_empty() {
                 self.lines.remove(&line);
             }
@@ -116,9 +128,21 @@ impl Lines {
                 Fate::Kept => stores.iter().for_each(|s| s.put(pages)),
                 Fate::Torn(mood, id) => {
                     let mut rng = Rng::of(mood.seed, &[id, *line, 0x6c69_6e65]);
-                    let number =
-                        if rng.chance(mood.keep) { states(stores) - 1 } else { rng.below(states(stores)) };
-                    choose(stores, number, pages);
+                    let ordinary = stores.iter().filter(|s| s.streamed.is_none()).count() as u64;
+                    let keep = rng.chance(mood.keep);
+                    let mut prefix = if keep { ordinary } else { rng.below(ordinary + 1) };
+                    for s in stores {
+                        let survives = if s.streamed.is_some() {
+                            keep || rng.chance(0.5)
+                        } else {
+                            let within = prefix > 0;
+                            prefix = prefix.saturating_sub(1);
+                            within
+                        };
+                        if survives {
+                            s.put(pages);
+                        }
+                    }
                 }
                 Fate::Words(mood, id) => {
                     let kept = |s: &&Store| Rng::of(mood.seed, &[id, s.word, 0x776f_7264]).chance(0.5);
@@ -141,16 +165,16 @@ impl Store {
 
 /// How many contents one line may have: prefixes of the ordinary stores, times subsets of the others. The last one has all stores.
 fn states(stores: &[Store]) -> u64 {
-    let streamed = stores.iter().filter(|s| s.streamed).count() as u32;
+    let streamed = stores.iter().filter(|s| s.streamed.is_some()).count() as u32;
     let prefixes = stores.len() as u64 - u64::from(streamed) + 1;
     1u64.checked_shl(streamed).map_or(u64::MAX, |subsets| prefixes.saturating_mul(subsets))
 }
 
 fn choose(stores: &[Store], number: u64, pages: &mut Pages) {
-    let prefixes = stores.iter().filter(|s| !s.streamed).count() as u64 + 1;
+    let prefixes = stores.iter().filter(|s| s.streamed.is_none()).count() as u64 + 1;
     let (mut prefix, mut subset) = (number % prefixes, number / prefixes);
     for s in stores {
-        let survives = if s.streamed {
+        let survives = if s.streamed.is_some() {
             let bit = subset & 1 == 1;
             subset >>= 1;
             bit

@@ -1,8 +1,8 @@
 //! Persistent memory of a simulated machine: memory of its own, whose stores are entered in the file behind it.
 //!
 //! Loads look at the memory and nothing else, so that rooms which read through [`Pmem::base`] read what they read on a real machine.
-//! Each store and each fence is a crash point. Only `PageCache` memory differs from a device: its file is a mapped one, whose dirty
-//! pages may reach the disk at any time.
+//! Each store and each fence is a crash point. Memory that is not opened as a device is a mapped file, whose dirty pages may reach the disk
+//! at any time, and fences do nothing.
 
 use std::fmt;
 use std::path::Path;
@@ -58,7 +58,7 @@ impl SimPmem {
         let mut words = bytes.to_vec();
         words.resize(bytes.len().next_multiple_of(WORD), 0);
         let (words, at): (Arc<[u8]>, _) = (words.into(), offset as u64);
-        if self.mode == PmemMode::PageCache {
+        if self.mode != PmemMode::Dax {
             return h
                 .machine
                 .change(OpKind::Store, &h.path, |_| Ok(Effect::Store(h.inode, at, words.clone())));
@@ -106,6 +106,15 @@ impl Pmem for SimPmem {
         Ok(())
     }
 
+    fn compare_exchange_word(&self, offset: usize, from: u64, to: u64) -> Result<bool> {
+        let exchanged =
+            self.word(offset)?.compare_exchange(from.to_le(), to.to_le(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if exchanged {
+            self.store(offset, &to.to_le_bytes(), false)?;
+        }
+        Ok(exchanged)
+    }
+
     fn load_word(&self, offset: usize) -> Result<u64> {
         Ok(u64::from_le(self.word(offset)?.load(Ordering::Acquire)))
     }
@@ -119,8 +128,8 @@ impl Pmem for SimPmem {
 
     fn flush(&self, offset: usize, len: usize) -> Result<()> {
         let h = &self.handle;
-        check_region(&h.path, self.len, offset / WORD * WORD, len + offset % WORD)?;
-        if self.mode != PmemMode::PageCache {
+        check_region(&h.path, self.len, offset, len)?;
+        if self.mode == PmemMode::Dax {
             h.machine.flush_lines(h.inode, offset as u64, len as u64);
         }
         Ok(())
@@ -128,13 +137,17 @@ impl Pmem for SimPmem {
 
     fn fence(&self) {
         let h = &self.handle;
-        if self.mode != PmemMode::PageCache {
+        if self.mode == PmemMode::Dax {
             h.machine.fence(h.inode, &h.path);
         }
     }
 
     fn sync(&self) -> Result<()> {
         let h = &self.handle;
+        if self.mode == PmemMode::Dax {
+            self.fence();
+            return Ok(());
+        }
         h.machine.change(OpKind::Sync, &h.path, |_| Ok(Effect::Sync(h.inode)))
     }
 }
