@@ -56,6 +56,11 @@ pub(super) const ALL: &[Figure] = &[
         parts,
     },
     Figure {
+        name: "pm-halloc",
+        about: "allocating persistent memory, on ordinary memory and with a device's time (simulated)",
+        parts: pm_halloc,
+    },
+    Figure {
         name: "counters",
         about: "instructions and atomic operations, and what cached reads write; wants valgrind",
         parts: counters,
@@ -348,6 +353,10 @@ fn get_cost() -> Vec<Part> {
 
 fn parts() -> Vec<Part> {
     vec![Part::Parts]
+}
+
+fn pm_halloc() -> Vec<Part> {
+    vec![Part::Halloc]
 }
 
 fn counters() -> Vec<Part> {

@@ -4,6 +4,7 @@ mod claim;
 mod counters;
 mod figures;
 mod floor;
+mod halloc;
 mod parts;
 
 use serde::Serialize;
@@ -28,6 +29,8 @@ enum Part {
     Floor,
     /// What a core keeps in the cache beside another one.
     Parts,
+    /// What allocating persistent memory takes.
+    Halloc,
 }
 
 /// One claim, measured.
@@ -65,6 +68,7 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
             match part {
                 Part::Rows { command, claims } => measure(a, figure.name, &command, &claims)?,
                 Part::Floor => floor::measure(a, &mut |line| line.say(a))?,
+                Part::Halloc => halloc::measure(a, &mut |line| line.say(a))?,
                 Part::Parts => parts::measure(a, &mut |line| line.say(a))?,
                 Part::Counters => match counters::measure(a, &mut |line| line.say(a)) {
                     // What is missing is the machine's; the other figures do without.

@@ -294,7 +294,9 @@ impl PmWord {
         if word & TAKEN == TAKEN && word & ((1 << CHECK_BITS) - 1) == check(number, tag) {
             return Ok(PmWord::Taken(tag));
         }
-        Err(Error::corruption(format!("the word of object {number} of persistent memory is damaged: {word:#x}")))
+        Err(Error::corruption(format!(
+            "the word of object {number} of persistent memory is damaged: {word:#x}"
+        )))
     }
 }
 

@@ -110,7 +110,16 @@ impl Halloc {
     /// [`ErrorKind::Corruption`] if something of it is damaged, if it is another one, if the machine stopped while it was open in the page
     /// cache, or if a flush of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with ([`Media::map_pmem`]).
     pub fn open(media: &dyn Media, path: &Path, mode: PmemMode, uuid: [u8; 16], device: u32) -> Result<Self> {
-        let pmem = media.map_pmem(path, mode)?;
+        Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device)
+    }
+
+    /// As [`Halloc::open`], on a memory that is mapped already.
+    ///
+    /// # Errors
+    /// As [`Halloc::open`], but for those of mapping.
+    pub fn open_on(media: &dyn Media, pmem: Arc<dyn Pmem>, uuid: [u8; 16], device: u32) -> Result<Self> {
+        let (path, mode) = (pmem.path().to_owned(), pmem.mode());
+        let path = &*path;
         let mut beginning = [0; MAX_HEADER];
         pmem.load(0, &mut beginning)?;
         let header = PmHeader::decode(&beginning).map_err(|e| e.with_file(path).with_offset(0))?;

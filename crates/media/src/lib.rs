@@ -39,7 +39,7 @@ mod thread;
 pub use aligned::AlignedBuf;
 pub use errand::Errand;
 pub use mapping::{HUGE_PAGE, Mapping};
-pub use pmem::{LINE, PM_BLOCK, Pmem, PmemMode, create_pmem};
+pub use pmem::{CostlyPmem, LINE, PM_BLOCK, Pmem, PmemCost, PmemMode, create_pmem};
 pub use signal::Signal;
 pub use thread::Thread;
 

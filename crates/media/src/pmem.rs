@@ -16,10 +16,13 @@
 //! between the write and whatever tells the other one of it.
 
 pub(crate) mod copy;
+mod cost;
 pub(crate) mod writeback;
 
 #[cfg(test)]
 mod tests;
+
+pub use cost::{CostlyPmem, PmemCost};
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -95,6 +98,10 @@ pub trait Pmem: Send + Sync + Debug {
     /// # Errors
     /// As [`Pmem::write`].
     fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()>;
+    /// Says that a range is read through [`Pmem::base`]: for memories that cost more than they do ([`CostlyPmem`]).
+    fn touch(&self, offset: usize, len: usize) {
+        let _ = (offset, len);
+    }
     /// Has the lines of a range written back: durable once this thread has fenced.
     ///
     /// # Errors

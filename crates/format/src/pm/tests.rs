@@ -59,7 +59,8 @@ fn the_first_version_is_pinned() {
     assert_eq!(bytes[..bytes.len() - 4], golden);
     assert_eq!(bytes[bytes.len() - 4..], checksum::crc(&golden).to_le_bytes());
 
-    let state = PmState { opening: 3, boot_id: *b"fedcba9876543210", clean: true, lost: false, on_device: true };
+    let state =
+        PmState { opening: 3, boot_id: *b"fedcba9876543210", clean: true, lost: false, on_device: true };
     let golden = [[3, 0, 0, 0, 0, 0, 0, 0].as_slice(), b"fedcba9876543210", &[5, 0, 0, 0]].concat();
     assert_eq!(state.encode()[..28], golden);
     assert_eq!(state.encode()[28..], checksum::crc(&golden).to_le_bytes());
@@ -88,7 +89,13 @@ fn every_flipped_bit_and_every_cut_is_corruption() {
 #[test]
 fn words_say_what_was_written_and_every_flipped_bit_of_a_taken_ones_is_seen() {
     for number in [0, 7, u32::MAX] {
-        for word in [PmWord::Free(0), PmWord::Free(u32::MAX), PmWord::Taken(0), PmWord::Taken(5), PmWord::Taken(MAX_TAG)] {
+        for word in [
+            PmWord::Free(0),
+            PmWord::Free(u32::MAX),
+            PmWord::Taken(0),
+            PmWord::Taken(5),
+            PmWord::Taken(MAX_TAG),
+        ] {
             let bits = word.encode(number);
             assert_eq!(PmWord::decode(number, bits).unwrap(), word);
             for bit in 0..64 {

@@ -107,8 +107,10 @@ impl Pmem for SimPmem {
     }
 
     fn compare_exchange_word(&self, offset: usize, from: u64, to: u64) -> Result<bool> {
-        let exchanged =
-            self.word(offset)?.compare_exchange(from.to_le(), to.to_le(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let exchanged = self
+            .word(offset)?
+            .compare_exchange(from.to_le(), to.to_le(), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
         if exchanged {
             self.store(offset, &to.to_le_bytes(), false)?;
         }
