@@ -37,6 +37,10 @@ struct Place {
     next: u32,
 }
 
+/// Suffixes up to this length are copied in one step, with bytes behind them that are then cut off: most are shorter, and a copy of any
+/// length takes longer.
+const WIDE: usize = 16;
+
 /// The record behind a cursor's.
 #[derive(Clone, Copy, Debug)]
 pub struct Peek<'a> {
@@ -46,6 +50,8 @@ pub struct Peek<'a> {
     pub seq: Seq,
     /// Its key, but for the first [`Peek::shared`] bytes.
     pub suffix: &'a [u8],
+    /// The suffix with what follows it in the block, as many bytes as are copied in one step, if there are so many.
+    wide: Option<&'a [u8; WIDE]>,
     record: Record,
 }
 
@@ -233,6 +239,7 @@ impl BlockCursor {
             kind: Kind::from_u8(record.kind)?,
             seq: block.seq_at(position)?,
             suffix: block.slice(record.suffix, record.value),
+            wide: block.chunk(record.suffix),
             record,
         }))
     }
@@ -252,7 +259,13 @@ impl BlockCursor {
             self.forget_trail();
         }
         self.key.truncate(shared);
-        self.key.extend_from_slice(next.suffix);
+        match next.wide {
+            Some(wide) if next.suffix.len() <= WIDE => {
+                self.key.extend_from_slice(wide);
+                self.key.truncate(shared + next.suffix.len());
+            }
+            _ => self.key.extend_from_slice(next.suffix),
+        }
         self.seq = next.seq;
         self.at = Place { kind: next.kind, value: next.record.value, next: next.record.next };
         self.position += 1;
