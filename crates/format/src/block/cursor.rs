@@ -239,7 +239,7 @@ impl BlockCursor {
             kind: Kind::from_u8(record.kind)?,
             seq: block.seq_at(position)?,
             suffix: block.slice(record.suffix, record.value),
-            wide: block.chunk(record.suffix),
+            wide: block.slice(record.suffix, record.suffix.saturating_add(WIDE as u32)).first_chunk(),
             record,
         }))
     }

@@ -216,12 +216,6 @@ impl<'a> Block<'a> {
         self.bytes.get(from as usize..to as usize).unwrap_or_default()
     }
 
-    /// `N` bytes from `from` on, if there are so many.
-    #[inline]
-    pub(crate) fn chunk<const N: usize>(&self, from: u32) -> Option<&'a [u8; N]> {
-        self.bytes.get(from as usize..)?.first_chunk()
-    }
-
     /// The bytes of the records.
     #[inline]
     pub(super) fn records(&self) -> &'a [u8] {
