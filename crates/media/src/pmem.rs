@@ -158,6 +158,15 @@ fn fill(media: &dyn Media, path: &Path, len: usize, beginning: &[u8]) -> Result<
     file.sync()
 }
 
+/// The length of a file that is to be mapped.
+pub(crate) fn mapped_len(path: &Path, len: u64) -> Result<usize> {
+    usize::try_from(len).ok().filter(|n| *n > 0 && n.is_multiple_of(SECTOR)).ok_or_else(|| {
+        let what =
+            format!("persistent memory has a positive multiple of {SECTOR} bytes, and this file {len}");
+        Error::corruption(what).with_file(path)
+    })
+}
+
 /// Why a file is no persistent memory that is mapped without the page cache.
 pub(crate) fn not_dax(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("this file cannot be mapped as persistent memory: {why}"))

@@ -17,8 +17,8 @@ use terrane_base::{Error, ErrorKind, Result};
 
 use crate::error::{check_region, io_error};
 use crate::pmem::writeback::WriteBack;
-use crate::pmem::{copy, not_dax};
-use crate::{LINE, Pmem, PmemMode, SECTOR};
+use crate::pmem::{copy, mapped_len, not_dax};
+use crate::{LINE, Pmem, PmemMode};
 
 const WORD: usize = size_of::<u64>();
 
@@ -46,13 +46,7 @@ impl RealPmem {
         let file =
             File::options().read(true).write(true).open(path).map_err(|e| io_error(e, "open", path))?;
         let len = file.metadata().map_err(|e| io_error(e, "look-up", path))?.len();
-        let len =
-            usize::try_from(len).ok().filter(|n| *n > 0 && n.is_multiple_of(SECTOR)).ok_or_else(|| {
-                let what = format!(
-                    "persistent memory has a positive multiple of {SECTOR} bytes, and this file {len}"
-                );
-                Error::corruption(what).with_file(path)
-            })?;
+        let len = mapped_len(path, len)?;
         let flags = match mode {
             PmemMode::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
             PmemMode::StandIn | PmemMode::PageCache => MapFlags::SHARED,

@@ -130,19 +130,8 @@ impl Lines {
                     let mut rng = Rng::of(mood.seed, &[id, *line, 0x6c69_6e65]);
                     let ordinary = stores.iter().filter(|s| s.streamed.is_none()).count() as u64;
                     let keep = rng.chance(mood.keep);
-                    let mut prefix = if keep { ordinary } else { rng.below(ordinary + 1) };
-                    for s in stores {
-                        let survives = if s.streamed.is_some() {
-                            keep || rng.chance(0.5)
-                        } else {
-                            let within = prefix > 0;
-                            prefix = prefix.saturating_sub(1);
-                            within
-                        };
-                        if survives {
-                            s.put(pages);
-                        }
-                    }
+                    let prefix = if keep { ordinary } else { rng.below(ordinary + 1) };
+                    put_some(stores, prefix, pages, || keep || rng.chance(0.5));
                 }
                 Fate::Words(mood, id) => {
                     let kept = |s: &&Store| Rng::of(mood.seed, &[id, s.word, 0x776f_7264]).chance(0.5);
@@ -172,12 +161,19 @@ fn states(stores: &[Store]) -> u64 {
 
 fn choose(stores: &[Store], number: u64, pages: &mut Pages) {
     let prefixes = stores.iter().filter(|s| s.streamed.is_none()).count() as u64 + 1;
-    let (mut prefix, mut subset) = (number % prefixes, number / prefixes);
+    let mut subset = number / prefixes;
+    put_some(stores, number % prefixes, pages, || {
+        let bit = subset & 1 == 1;
+        subset >>= 1;
+        bit
+    });
+}
+
+/// Puts the first `prefix` of the ordinary stores, and those of the others that `pick` wants.
+fn put_some(stores: &[Store], mut prefix: u64, pages: &mut Pages, mut pick: impl FnMut() -> bool) {
     for s in stores {
         let survives = if s.streamed.is_some() {
-            let bit = subset & 1 == 1;
-            subset >>= 1;
-            bit
+            pick()
         } else {
             let within = prefix > 0;
             prefix = prefix.saturating_sub(1);

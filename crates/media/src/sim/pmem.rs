@@ -17,8 +17,8 @@ use super::OpKind;
 use super::disk::{Effect, PmStore};
 use super::file::Handle;
 use crate::error::check_region;
-use crate::pmem::copy;
 use crate::pmem::writeback::WriteBack;
+use crate::pmem::{copy, mapped_len};
 use crate::{Mapping, Pmem, PmemMode, SECTOR};
 
 const WORD: usize = size_of::<u64>();
@@ -33,13 +33,7 @@ pub(super) struct SimPmem {
 impl SimPmem {
     /// Maps the file of a handle, which has `len` bytes.
     pub(super) fn new(handle: Handle, len: u64, mode: PmemMode) -> Result<Self> {
-        let len =
-            usize::try_from(len).ok().filter(|n| *n > 0 && n.is_multiple_of(SECTOR)).ok_or_else(|| {
-                let what = format!(
-                    "persistent memory has a positive multiple of {SECTOR} bytes, and this file {len}"
-                );
-                Error::corruption(what).with_file(&handle.path)
-            })?;
+        let len = mapped_len(&handle.path, len)?;
         let memory = Mapping::new(len, SECTOR).ok_or_else(|| {
             Error::new(ErrorKind::Io, "the system has no memory for a simulated device")
                 .with_file(&handle.path)
