@@ -1,7 +1,8 @@
 //! A frame: one immutable byte string with its header, in one piece of memory.
 //!
 //! Header and bytes lie side by side, so that a hit costs one dependent load less than a boxed slice would. The price is
-//! one copy when the frame is made, small beside the read that went before it.
+//! one copy when the frame is made, small beside the read that went before it. The header stands behind the bytes: a block
+//! is searched from its end, so both are on the same page of memory, mostly, which the processor has to find only once.
 //!
 //! # Life of a frame
 //! A frame is counted like an `Arc`. The shard's queue entry holds one count and every [`Pin`] one. The lookup table
@@ -19,7 +20,7 @@ use terrane_base::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::accounts::Accounts;
 use crate::epoch::Guard;
 use crate::key::FrameKey;
-use crate::slab::{alloc_alone, charge_alone, free_alone};
+use crate::slab::{alloc_alone, charge_alone, free_alone, rounded};
 
 /// What a frame holds, which decides how long it stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub(crate) fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// The header; the bytes follow it. One cache line, and aligned to one.
+/// The header; the bytes precede it, with padding between up to a whole line. One cache line, and aligned to one.
 #[repr(C, align(64))]
 pub(crate) struct Frame {
     key: FrameKey,
@@ -71,13 +72,19 @@ pub(crate) struct Frame {
 const _: () = assert!(size_of::<Frame>() == 64);
 
 impl Frame {
+    /// Where the bytes of a frame begin, which is where a line does, if there are `len` of them.
+    #[inline]
+    fn body(frame: *const Frame, len: usize) -> *const u8 {
+        frame.cast::<u8>().wrapping_sub(rounded(len))
+    }
+
     /// Asks the processor to load the header, the first bytes and the last ones of a frame of `len` bytes. The frame may be
     /// gone, and its length another.
     pub(crate) fn prefetch(frame: *const Frame, len: usize) {
-        let bytes = frame.wrapping_add(1).cast::<u8>();
+        let bytes = Frame::body(frame, len);
+        prefetch(bytes.wrapping_add(len.saturating_sub(1)));
         prefetch(frame.cast());
         prefetch(bytes);
-        prefetch(bytes.wrapping_add(len.saturating_sub(1)));
     }
 
     /// Asks the processor to load the header.
@@ -86,11 +93,10 @@ impl Frame {
         prefetch(frame.cast());
     }
 
-    /// Asks the processor to load these of the frame's bytes.
+    /// Asks the processor to load these of the frame's bytes, of which there are `of`.
     #[inline]
-    pub(crate) fn prefetch_part(frame: *const Frame, part: Range<u32>) {
-        // Bytes begin where a line does.
-        let bytes = frame.wrapping_add(1).cast::<u8>();
+    pub(crate) fn prefetch_part(frame: *const Frame, of: u32, part: Range<u32>) {
+        let bytes = Frame::body(frame, of as usize);
         let (mut at, end) = (part.start as usize & !(LINE - 1), part.end as usize);
         while at < end {
             prefetch(bytes.wrapping_add(at));
@@ -108,13 +114,13 @@ impl Frame {
     /// # Safety
     /// `frame` is alive.
     unsafe fn bytes<'a>(frame: NonNull<Frame>) -> &'a [u8] {
-        // SAFETY: the frame is alive, so its header is initialised and `len` bytes follow it in the same allocation,
-        // which `frame` has provenance over. They are never written again.
+        // SAFETY: the frame is alive, so its header is initialised and `len` bytes precede it, with what rounds them up, in the
+        // same allocation, which `frame` has provenance over. They are never written again.
         unsafe {
             #[cfg(loom)]
             frame.as_ref().witness.with(|_| ());
             let len = frame.as_ref().len;
-            std::slice::from_raw_parts(frame.as_ptr().add(1).cast::<u8>(), len)
+            std::slice::from_raw_parts(Frame::body(frame.as_ptr(), len), len)
         }
     }
 }
@@ -137,11 +143,10 @@ impl Pin {
         bytes: &[u8],
         accounts: Option<std::sync::Arc<Accounts>>,
     ) -> Pin {
-        let frame = match &accounts {
+        let piece = match &accounts {
             Some(accounts) => accounts.slab.alloc(bytes.len()),
             None => alloc_alone(bytes.len()),
         };
-        let frame = frame.cast::<Frame>();
         let header = Frame {
             key,
             len: bytes.len(),
@@ -153,12 +158,14 @@ impl Pin {
             #[cfg(loom)]
             witness: terrane_base::sync::cell::UnsafeCell::new(()),
         };
-        // SAFETY: the allocation is ours alone, aligned, and holds the header and `bytes.len()` bytes after it.
-        unsafe {
-            frame.as_ptr().write(header);
-            let body = frame.as_ptr().add(1).cast::<u8>();
-            body.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-        }
+        // SAFETY: the allocation is ours alone, aligned, and holds `bytes.len()` bytes, rounded up to the header's alignment, and the
+        // header behind them.
+        let frame = unsafe {
+            piece.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+            let frame = piece.add(rounded(bytes.len())).cast::<Frame>();
+            frame.write(header);
+            frame
+        };
         let pin = Pin(frame);
         #[cfg(loom)]
         pin.frame().witness.with_mut(|_| ());
@@ -249,7 +256,8 @@ impl Drop for Pin {
         // SAFETY: that was the last count. No table slot leads here any more either: the entry's count is given up only
         // after the frame was unlinked and the guards of that time are gone.
         let accounts = unsafe { self.0.as_ptr().read() }.accounts;
-        let piece = self.0.cast::<u8>();
+        // SAFETY: the piece begins so far before its header.
+        let piece = unsafe { self.0.cast::<u8>().sub(rounded(len)) };
         match accounts {
             Some(accounts) => {
                 // SAFETY: from there in `new`, with the same length; the header was moved out above.

@@ -66,19 +66,20 @@ impl<'c> Hold<'c> {
         children.prefetch(numbers);
     }
 
-    /// Asks the processor to load these bytes of a child that is swizzled, and its header. Does not count as an access, and what is not
+    /// Asks the processor to load these bytes of a child that is swizzled and whose length is `of`, and its header. Does not count as an access, and what is not
     /// within the child is no harm.
     #[inline]
     pub fn prefetch_child<P, T, const N: usize>(
         &self,
         children: Children<'_, P, T>,
         number: u32,
+        of: u32,
         parts: [Range<u32>; N],
     ) {
         if let Some(found) = children.frame(number) {
             let frame: *const Frame = found.as_ptr().as_ptr();
             Frame::prefetch_header(frame);
-            parts.into_iter().for_each(|part| Frame::prefetch_part(frame, part));
+            parts.into_iter().for_each(|part| Frame::prefetch_part(frame, of, part));
         }
     }
 

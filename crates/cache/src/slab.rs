@@ -128,7 +128,7 @@ impl Slab {
         }
     }
 
-    /// A piece with room for a header and a body of `len` bytes, aligned as a header is.
+    /// A piece with room for a body of `len` bytes, [`rounded`] up, and a header behind it; aligned as a header is.
     pub(crate) fn alloc(&self, len: usize) -> NonNull<u8> {
         let Some((class, body)) = self.class(len) else { return alloc_alone(len) };
         let size = HEADER + body;
@@ -244,8 +244,17 @@ fn lock(class: &Mutex<Class>) -> MutexGuard<'_, Class> {
     class.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Bytes that a body of `len` takes, so that a header can stand behind it.
+pub(crate) fn rounded(len: usize) -> usize {
+    len.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX)
+}
+
 fn layout(len: usize) -> Layout {
-    match HEADER.checked_add(len).map(|size| Layout::from_size_align(size, ALIGN)) {
+    match len
+        .checked_next_multiple_of(ALIGN)
+        .and_then(|body| HEADER.checked_add(body))
+        .map(|size| Layout::from_size_align(size, ALIGN))
+    {
         Some(Ok(layout)) => layout,
         // Beyond the address space. Ends the process, as running out of memory does.
         _ => handle_alloc_error(Layout::new::<Free>()),
@@ -254,7 +263,7 @@ fn layout(len: usize) -> Layout {
 
 /// Memory that a piece of the program's allocator takes.
 pub(crate) fn charge_alone(len: usize) -> usize {
-    len.saturating_add(HEADER + ALLOCATOR_OVERHEAD)
+    rounded(len).saturating_add(HEADER + ALLOCATOR_OVERHEAD)
 }
 
 /// A piece of the program's allocator.
@@ -287,7 +296,7 @@ mod tests {
             assert!(charge >= len + HEADER && charge < (len + HEADER) * 5 / 4, "{len}: {charge}");
         }
         assert_eq!(slab.charge_of(16 << 10), HUGE_PAGE / 127);
-        assert_eq!(slab.charge_of(100), 100 + HEADER + ALLOCATOR_OVERHEAD);
+        assert_eq!(slab.charge_of(100), 128 + HEADER + ALLOCATOR_OVERHEAD);
         assert_eq!(slab.charge_of(1 << 20), (1 << 20) + HEADER + ALLOCATOR_OVERHEAD);
         assert_eq!(Slab::new(1 << 20).charge_of(4096), 4096 + HEADER + ALLOCATOR_OVERHEAD);
     }

@@ -3,7 +3,7 @@
 use terrane_base::{MAX_SEQ, Seq};
 
 use super::two_layer::{self, ALIGNMENT, ROOT};
-use super::view::{FLAG_WIDE, PADDING_SHIFT, TRAILER};
+use super::view::{FLAG_UNDIVIDED, FLAG_WIDE, PADDING_SHIFT, TRAILER};
 use super::{BlockForm, DirectoryKind, MAX_LEAF_RECORDS, MAX_LEAVES, TARGET_BYTES, common_prefix};
 use crate::Kind;
 use crate::checksum::key_hash;
@@ -34,6 +34,8 @@ pub struct BlockBuilder {
     max_seq: Seq,
     deletes: u32,
     value_refs: bool,
+    /// A leaf begins between the versions of a key.
+    divided: bool,
 }
 
 /// Where a leaf begins, and its first key.
@@ -87,6 +89,7 @@ impl BlockBuilder {
             max_seq: 0,
             deletes: 0,
             value_refs: false,
+            divided: false,
         }
     }
 
@@ -101,6 +104,7 @@ impl BlockBuilder {
         debug_assert!(seq <= MAX_SEQ, "sequence out of range");
         let starts_leaf = self.starts_leaf();
         let shared = if starts_leaf { 0 } else { common };
+        self.divided |= starts_leaf && same_key;
         self.repeated += if starts_leaf && !self.is_empty() { common } else { 0 };
         if self.is_empty() {
             // All that the block can become, so that it never moves: a record may be larger than blocks are meant to be.
@@ -193,7 +197,7 @@ impl BlockBuilder {
                 let significant = |leaf| two_layer::significant(first_key(leaf), prefix);
                 let numbers: Vec<u64> = self.leaves.iter().map(significant).collect();
                 let padding = bytes.len().next_multiple_of(ALIGNMENT) - bytes.len();
-                flags |= (padding as u8) << PADDING_SHIFT;
+                flags |= (padding as u8) << PADDING_SHIFT | if self.divided { 0 } else { FLAG_UNDIVIDED };
                 bytes.resize(bytes.len() + padding, 0);
                 two_layer::append_nodes(&mut bytes, &numbers);
                 DirectoryKind::TwoLayer
@@ -226,7 +230,7 @@ impl BlockBuilder {
         self.leaves.clear();
         self.seqs.clear();
         (self.min_seq, self.max_seq) = (Seq::MAX, 0);
-        (self.deletes, self.value_refs, self.repeated) = (0, false, 0);
+        (self.deletes, self.value_refs, self.divided, self.repeated) = (0, false, false, 0);
         finished
     }
 

@@ -12,7 +12,7 @@ use terrane_base::{Error, Result, Seq};
 use super::Block;
 use super::errors::bad;
 use super::lookup::{LeafProbe, LeafWalk, Probe};
-use super::view::Record;
+use super::view::{Record, Spot};
 use crate::Kind;
 
 /// A position in a block. Detached from the block's lifetime: every method that moves takes the block again, so that an
@@ -126,7 +126,7 @@ impl BlockCursor {
     /// # Errors
     /// Damaged bytes or a kind that this version does not know; so for all methods that move.
     pub fn seek(&mut self, block: Block<'_>, key: &[u8], seq: Seq) -> Result<()> {
-        self.seek_probed(&Probe::new(block, key, seq).to_leaf()?)
+        self.seek_probed(&Probe::new(block, key, seq).to_leaf())
     }
 
     /// [`BlockCursor::seek`] from where a probe for the key and sequence has come to.
@@ -134,11 +134,15 @@ impl BlockCursor {
     /// # Errors
     /// As [`BlockCursor::seek`].
     pub fn seek_probed(&mut self, probe: &LeafProbe<'_, '_>) -> Result<()> {
-        let LeafProbe { block, key, seq, mut behind } = *probe;
+        let LeafProbe { block, key, seq, .. } = *probe;
         self.clear();
         if block.rows() == 0 {
             return Ok(());
         }
+        let mut behind = match probe.spot()? {
+            Spot::Head(leaf) => return self.enter_leaf(block, leaf),
+            Spot::Behind(behind) => behind,
+        };
         let leaf = behind.saturating_sub(1);
         let mut walk = LeafWalk::new(block, leaf, key)?;
         let mut step = walk.step()?;

@@ -11,7 +11,8 @@ use std::cmp::Ordering;
 
 use terrane_base::{Result, Seq};
 
-use super::view::{Approach, Lens, Record};
+use super::errors::bad;
+use super::view::{Approach, Lens, Record, Spot};
 use super::{Block, BlockShape, common_prefix};
 use crate::Kind;
 
@@ -22,8 +23,8 @@ use crate::Kind;
 #[inline]
 pub fn get<'a>(block: Block<'a>, key: &[u8], seq: Seq) -> Result<Option<(Seq, Kind, &'a [u8])>> {
     // (Without a probe, which would be copied.)
-    let behind = leaves_behind(&block, key, seq, &block.approach_leaf(key))?;
-    look(&block, key, seq, behind)
+    let among = leaves_among(&block, &block.approach_leaf(key));
+    look(&block, key, seq, among)
 }
 
 /// [`get`] in steps: each ends by asking the processor for what the next one looks at. For whoever has something else to do until that is
@@ -42,8 +43,8 @@ pub struct LeafProbe<'a, 'k> {
     pub(super) block: Block<'a>,
     pub(super) key: &'k [u8],
     pub(super) seq: Seq,
-    /// Leaves that start before the key and sequence, if the key begins as all of the block do; else any number.
-    pub(super) behind: u32,
+    /// As [`Block::leaves_near_own`].
+    among: (u32, u32),
 }
 
 impl<'a, 'k> Probe<'a, 'k> {
@@ -54,14 +55,10 @@ impl<'a, 'k> Probe<'a, 'k> {
     }
 
     /// Finds the leaf.
-    ///
-    /// # Errors
-    /// As for [`get`].
     #[inline]
-    pub fn to_leaf(&self) -> Result<LeafProbe<'a, 'k>> {
+    pub fn to_leaf(&self) -> LeafProbe<'a, 'k> {
         let Probe { block, key, seq, ref approach } = *self;
-        let behind = leaves_behind(&block, key, seq, approach)?;
-        Ok(LeafProbe { block, key, seq, behind })
+        LeafProbe { block, key, seq, among: leaves_among(&block, approach) }
     }
 }
 
@@ -78,20 +75,38 @@ impl<'a> LeafProbe<'a, '_> {
     /// As for [`get`].
     #[inline]
     pub fn look(self) -> Result<Option<(Seq, Kind, &'a [u8])>> {
-        look(&self.block, self.key, self.seq, self.behind)
+        look(&self.block, self.key, self.seq, self.among)
+    }
+
+    /// Where the record that is sought is, if the key begins as all of the block do; else anywhere.
+    #[inline]
+    pub(super) fn spot(&self) -> Result<Spot> {
+        self.block.spot_among(self.among, self.key, self.seq)
     }
 }
 
-/// How many leaves start before the key and sequence, and brings the last of them near.
+/// As [`Block::leaves_near_own`], and brings the leaf near that is looked at first.
 #[inline]
-fn leaves_behind(block: &Block<'_>, key: &[u8], seq: Seq, approach: &Approach) -> Result<u32> {
-    let behind = block.leaves_before_own(key, seq, approach)?;
-    block.bring_near(behind.saturating_sub(1));
-    Ok(behind)
+fn leaves_among(block: &Block<'_>, approach: &Approach) -> (u32, u32) {
+    let (lo, hi) = block.leaves_near_own(approach);
+    block.bring_near(if lo < hi { lo.midpoint(hi) } else { lo.saturating_sub(1) });
+    (lo, hi)
 }
 
-/// Looks into the last of so many leaves that start before the key and sequence.
-fn look<'a>(block: &Block<'a>, key: &[u8], seq: Seq, behind: u32) -> Result<Option<(Seq, Kind, &'a [u8])>> {
+/// Looks for the key and sequence, which none of the leaves before `among` follows and none of those behind precedes.
+fn look<'a>(
+    block: &Block<'a>,
+    key: &[u8],
+    seq: Seq,
+    among: (u32, u32),
+) -> Result<Option<(Seq, Kind, &'a [u8])>> {
+    let behind = match block.spot_among(among, key, seq)? {
+        Spot::Head(leaf) => {
+            let (record, _) = block.leaf_head(leaf)?;
+            return found(block, record, block.seq_at(leaf * block.leaf_records())?).map(Some);
+        }
+        Spot::Behind(behind) => behind,
+    };
     if let Some(leaf) = behind.checked_sub(1) {
         match in_leaf(block, leaf, key, seq)? {
             InLeaf::Is(hit) => return Ok(Some(hit)),
@@ -99,7 +114,11 @@ fn look<'a>(block: &Block<'a>, key: &[u8], seq: Seq, behind: u32) -> Result<Opti
             InLeaf::MayFollow => {}
         }
     }
-    // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate left.
+    // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate left,
+    // and where versions are not divided that was one before.
+    if block.is_undivided() {
+        return Ok(None);
+    }
     match head_of(*block, behind, key)? {
         Some(record) => found(block, record, block.seq_at(behind * block.leaf_records())?).map(Some),
         None => Ok(None),
@@ -140,8 +159,11 @@ fn in_leaf<'a>(block: &Block<'a>, leaf: u32, key: &[u8], seq: Seq) -> Result<InL
                 Ordering::Equal => {
                     let record_seq = block.seq_at(position)?;
                     if record_seq <= seq {
-                        let record = block.record_at(at as u32)?;
-                        return found(block, record, record_seq).map(InLeaf::Is);
+                        let (Some(kind), Some(value)) = (records.get(at), records.get(next - value..next))
+                        else {
+                            return Err(bad("has a record that does not fit", at));
+                        };
+                        return Ok(InLeaf::Is((record_seq, Kind::from_u8(*kind)?, value)));
                     }
                 }
             }

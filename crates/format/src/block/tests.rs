@@ -447,6 +447,29 @@ fn verify_sees_what_lookups_must_not_trust() {
 }
 
 #[test]
+fn a_block_says_so_where_a_leaf_begins_between_versions() {
+    let records = |divided| {
+        let seqs: &[Seq] = if divided { &[9, 7, 5, 3] } else { &[9, 7] };
+        let versions = seqs.iter().map(|seq| rec(b"b", *seq, b"v"));
+        let all: Vec<_> =
+            [rec(b"a", 4, b"")].into_iter().chain(versions).chain([rec(b"c", 1, b"")]).collect();
+        all
+    };
+    for (divided, leaf) in [(false, 3), (true, 3), (true, 5), (false, 1)] {
+        let all = records(divided);
+        let mut bytes = build(&all, TwoLayer, leaf).bytes;
+        let crosses = (leaf..all.len()).step_by(leaf).any(|at| all[at].key == all[at - 1].key);
+        let block = Block::parse(&bytes).unwrap();
+        assert_eq!(block.is_undivided(), !crosses, "{divided} {leaf}");
+        block.verify().unwrap();
+        // The other answer is one that lookups could not rely upon.
+        let flags = bytes.len() - 24 + 20;
+        bytes[flags] |= 2;
+        assert_eq!(Block::parse(&bytes).unwrap().verify().is_err(), crosses, "{divided} {leaf}");
+    }
+}
+
+#[test]
 fn a_shape_refuses_other_bytes() {
     let built = build(&[rec(b"k", 1, b"v")], TwoLayer, 16).bytes;
     let shape = Block::parse(&built).unwrap().shape();

@@ -40,6 +40,9 @@ impl Block<'_> {
             if position > 0 && (last_key.as_slice(), cursor.seq()) >= (cursor.key(), last_seq) {
                 return Err(bad("has records out of order", offset as usize));
             }
+            if starts_leaf && position > 0 && self.is_undivided() && last_key == cursor.key() {
+                return Err(bad("has a leaf that begins between versions of a key", offset as usize));
+            }
             if cursor.seq() > MAX_SEQ {
                 return Err(bad("has a sequence out of range", offset as usize));
             }

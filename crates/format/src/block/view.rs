@@ -1,6 +1,7 @@
 //! Reading access to a block's bytes: the trailer, parsed once, and the checked decoding of one record.
 
-use std::cmp::Ordering;
+mod search;
+
 use std::ops::Range;
 
 use terrane_base::{MAX_SEQ, Result, Seq};
@@ -9,7 +10,9 @@ use super::errors::{bad, newer};
 use super::simd;
 use super::two_layer::{self, ALIGNMENT};
 use super::{BlockCursor, DirectoryKind, MAX_LEAF_RECORDS, MAX_LEAVES, common_prefix};
-use crate::codec::{Reader, read_varint};
+use crate::codec::read_varint;
+
+pub(crate) use search::{Approach, Spot};
 
 /// Bytes of a block's trailer.
 pub(super) const TRAILER: usize = 24;
@@ -17,6 +20,8 @@ pub(super) const TRAILER: usize = 24;
 const MIN_RECORD: u64 = 4;
 /// Trailer flag: leaf offsets take four bytes instead of two.
 pub(super) const FLAG_WIDE: u8 = 1;
+/// Trailer flag, with a directory of two layers: no leaf begins between the versions of a key.
+pub(super) const FLAG_UNDIVIDED: u8 = 2;
 /// Bits of the trailer's flags below the number of padding bytes.
 pub(super) const PADDING_SHIFT: u32 = 2;
 
@@ -45,20 +50,12 @@ pub struct BlockShape {
     column_width: u32,
     base_seq: Seq,
     wide: bool,
+    /// Whether no leaf begins between the versions of a key.
+    undivided: bool,
     /// Length of the nodes of a two-layer directory, right before the trailer; 0 without one.
     nodes: u32,
     /// Length of the prefix of all keys that the nodes leave out.
     prefix: u32,
-}
-
-/// A search for a leaf, halfway.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Approach {
-    /// What is significant of the key.
-    x: u64,
-    top: two_layer::Top,
-    /// Those among which it is, mostly.
-    pub(crate) leaves: Range<u32>,
 }
 
 /// A record's place in its block. All offsets are within the bytes in front of the sequence column.
@@ -136,17 +133,16 @@ impl<'a> Block<'a> {
         if u32::try_from(bytes.len()).is_err() {
             return Err(bad("is longer than 4 GiB", 0));
         }
-        let mut r = Reader::new(trailer);
-        let base_seq = r.u64()?;
-        let rows = r.u32()?;
-        let deletes = r.u32()?;
-        let leaf_records = u32::from(r.u16()?);
-        let column_width = u32::from(r.u8()?);
-        let (directory, flags, seal, prefix) = (DirectoryKind::from_u8(r.u8()?)?, r.u8()?, r.u8()?, r.u16()?);
+        // In three loads, for every lookup passes here.
+        let mut words = trailer.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w));
+        let (Some(base_seq), Some(counts), Some(form)) = (words.next(), words.next(), words.next()) else {
+            return Err(bad("is shorter than its trailer", 0));
+        };
+        let (rows, deletes) = (counts as u32, (counts >> 32) as u32);
+        let (leaf_records, column_width) = (u32::from(form as u16), u32::from((form >> 16) as u8));
+        let (directory, flags) = (DirectoryKind::from_u8((form >> 24) as u8)?, (form >> 32) as u8);
+        let (seal, prefix) = ((form >> 40) as u8, (form >> 48) as u16);
         let padding = u32::from(flags >> PADDING_SHIFT);
-        if flags & !(FLAG_WIDE | u8::MAX << PADDING_SHIFT) != 0 {
-            return Err(newer("flags", flags.into()));
-        }
         if seal != 0 {
             return Err(newer("seal", seal.into()));
         }
@@ -157,11 +153,11 @@ impl<'a> Block<'a> {
         {
             return Err(bad("has a trailer out of range", body.len()));
         }
-        let wide = flags & FLAG_WIDE != 0;
+        let (wide, undivided) = (flags & FLAG_WIDE != 0, flags & FLAG_UNDIVIDED != 0);
         let leaves = rows.div_ceil(leaf_records);
         let nodes = match directory {
-            DirectoryKind::RestartArray if padding != 0 || prefix != 0 => {
-                return Err(newer("parts that its directory does not have", padding.into()));
+            DirectoryKind::RestartArray if padding != 0 || undivided || prefix != 0 => {
+                return Err(newer("parts that its directory does not have", flags.into()));
             }
             DirectoryKind::RestartArray => 0,
             DirectoryKind::TwoLayer if leaves as usize > MAX_LEAVES => {
@@ -188,6 +184,7 @@ impl<'a> Block<'a> {
             column_width,
             base_seq,
             wide,
+            undivided,
             nodes,
             prefix: prefix.into(),
         };
@@ -411,151 +408,9 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// How many leaves start before `(key, seq)`; with `inclusive`, at or before it.
-    #[inline]
-    pub(super) fn leaves_before(&self, key: &[u8], seq: Seq, inclusive: bool) -> Result<u32> {
-        let among = self.leaves_near(key, &self.approach(key))?;
-        self.leaves_before_among(among, key, seq, inclusive)
-    }
-
-    /// The first half of a search for the leaves that start with `key`: the root. What the second half looks at comes near meanwhile,
-    /// which is worth waiting for if there is something else to do.
-    #[inline]
-    pub(crate) fn approach(&self, key: &[u8]) -> Approach {
-        if self.shape.nodes == 0 {
-            return Approach::default();
-        }
-        let x = two_layer::significant(key, self.prefix());
-        let nodes = self.nodes();
-        let top = two_layer::top(nodes, self.shape.leaves, x);
-        let mut approach = Approach { x, top, leaves: 0..self.shape.leaves };
-        if let Some((node, leaves)) = two_layer::below(nodes, self.shape.leaves, top) {
-            simd::prefetch(node);
-            approach.leaves = leaves;
-        }
-        approach
-    }
-
-    /// The second half: leaves among which those are that start with `key`, if any does: those in front of them start before it, those
-    /// behind them behind it.
-    #[inline]
-    pub(super) fn leaves_near(&self, key: &[u8], approach: &Approach) -> Result<(u32, u32)> {
-        let leaves = self.shape.leaves;
-        if self.shape.nodes == 0 {
-            return Ok((0, leaves));
-        }
-        Ok(match self.beside_prefix(key)? {
-            Ordering::Less => (0, 0),
-            Ordering::Greater => (leaves, leaves),
-            Ordering::Equal => self.bracket(approach),
-        })
-    }
-
-    /// As [`Block::leaves_near`] for a key that begins as all of the block do. Looks at no key.
-    #[inline]
-    pub(super) fn leaves_near_own(&self, approach: &Approach) -> (u32, u32) {
-        match self.shape.nodes {
-            0 => (0, self.shape.leaves),
-            _ => self.bracket(approach),
-        }
-    }
-
-    /// As [`Block::leaves_before`] for a key that begins as all of the block do, so for every one that is in it; for another one any
-    /// number. Looks at no key where numbers differ.
-    #[inline]
-    pub(super) fn leaves_before_own(&self, key: &[u8], seq: Seq, approach: &Approach) -> Result<u32> {
-        self.leaves_before_among(self.leaves_near_own(approach), key, seq, false)
-    }
-
-    /// As [`Block::approach`], where offsets of leaves will be looked at too.
-    #[inline]
-    pub(super) fn approach_leaf(&self, key: &[u8]) -> Approach {
-        let approach = self.approach(key);
-        if self.shape.nodes > 0 {
-            simd::prefetch(self.offsets(approach.leaves.clone()));
-        }
-        approach
-    }
-
-    /// How `key` stands to all keys that begin with the prefix of the block's: equal if it does so too.
-    #[inline]
-    fn beside_prefix(&self, key: &[u8]) -> Result<Ordering> {
-        let len = self.shape.prefix as usize;
-        if len == 0 || self.shape.leaves == 0 {
-            return Ok(Ordering::Equal);
-        }
-        let Some(prefix) = self.leaf_key(0)?.get(..len) else {
-            return Err(bad("has a key that is shorter than its prefix", 0));
-        };
-        Ok(compare(key.get(..len).unwrap_or(key), prefix))
-    }
-
-    /// The inner node that a search for `key` looks at.
-    #[cfg(test)]
-    pub(super) fn inner_node(&self, key: &[u8]) -> Option<&'a [u8]> {
-        let Approach { top, .. } = self.approach(key);
-        two_layer::below(self.nodes(), self.shape.leaves, top).map(|(node, _)| node)
-    }
-
-    /// What is significant of the first key of `leaf`.
-    #[inline]
-    pub(super) fn leaf_number(&self, leaf: u32) -> Option<u64> {
-        two_layer::number(self.nodes(), leaf)
-    }
-
-    /// How far between the first keys of `leaf` and the next one the searched key lies, from 0 to 1, as far as the numbers of the
-    /// directory tell.
-    #[inline]
-    pub(crate) fn share(&self, approach: &Approach, leaf: u32) -> Option<f32> {
-        if self.shape.nodes == 0 || leaf + 1 >= self.shape.leaves {
-            return None;
-        }
-        let (first, next) = (self.leaf_number(leaf)?, self.leaf_number(leaf + 1)?);
-        let (past, all) = (approach.x.checked_sub(first)?, next.checked_sub(first)?);
-        // (Halves: signed numbers become floating ones in one instruction.)
-        (past < all).then(|| (past >> 1).cast_signed() as f32 / (all >> 1).max(1).cast_signed() as f32)
-    }
-
-    /// The nodes of the directory.
-    #[inline]
-    fn nodes(&self) -> &'a [u8] {
-        let end = self.shape.len - TRAILER as u32;
-        self.slice(end - self.shape.nodes, end)
-    }
-
-    /// The leaves whose place the nodes leave open for a key that begins as all of the block do: those before are before it, those behind
-    /// are behind it.
-    #[inline]
-    fn bracket(&self, &Approach { x, top, .. }: &Approach) -> (u32, u32) {
-        two_layer::bracket(self.nodes(), self.shape.leaves, x, top)
-    }
-
-    /// As [`Block::leaves_before`], where [`Block::leaves_near`] is known.
-    #[inline]
-    pub(super) fn leaves_before_among(
-        &self,
-        (mut lo, mut hi): (u32, u32),
-        key: &[u8],
-        seq: Seq,
-        inclusive: bool,
-    ) -> Result<u32> {
-        while lo < hi {
-            let mid = lo.midpoint(hi);
-            let before = match compare(self.leaf_key(mid)?, key) {
-                Ordering::Less => true,
-                Ordering::Greater => false,
-                Ordering::Equal => {
-                    let head_seq = self.seq_at(mid * self.shape.leaf_records)?;
-                    head_seq > seq || (inclusive && head_seq == seq)
-                }
-            };
-            if before {
-                lo = mid + 1;
-            } else {
-                hi = mid;
-            }
-        }
-        Ok(lo)
+    /// Whether no leaf begins between the versions of a key.
+    pub(super) fn is_undivided(&self) -> bool {
+        self.shape.undivided
     }
 }
 
@@ -576,17 +431,6 @@ impl BlockShape {
         }
         Ok(Block { bytes, shape: *self })
     }
-}
-
-/// As slices compare, but most keys that differ do so in what one load gets.
-#[inline]
-fn compare(a: &[u8], b: &[u8]) -> Ordering {
-    if let (Some(x), Some(y)) = (a.first_chunk::<8>(), b.first_chunk::<8>())
-        && x != y
-    {
-        return u64::from_be_bytes(*x).cmp(&u64::from_be_bytes(*y));
-    }
-    a.cmp(b)
 }
 
 #[cold]

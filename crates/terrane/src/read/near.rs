@@ -114,7 +114,7 @@ impl<'h> Near<'h> {
         // There is foresight for blocks with inner nodes: what precedes the root is looked at later, and elsewhere mostly.
         let offsets = if known.foresight().is_some() { 0 } else { OFFSETS };
         let end = len.saturating_sub(SEARCHED_FIRST + offsets)..len;
-        self.hold.prefetch_child(self.blocks, number, [end]);
+        self.hold.prefetch_child(self.blocks, number, len, [end]);
     }
 
     /// Has what a search of block `number` looks at next brought near too, as far as that can be foreseen. The approach has led to that
@@ -125,7 +125,8 @@ impl<'h> Near<'h> {
             && let Ok(index) = self.index()
             && let Some(share) = index.share(approach, number)
         {
-            self.hold.prefetch_child(self.blocks, number, foresight.expects(known.raw_len, share));
+            let of = known.raw_len;
+            self.hold.prefetch_child(self.blocks, number, of, foresight.expects(of, share));
         }
     }
 

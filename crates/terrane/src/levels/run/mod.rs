@@ -24,6 +24,8 @@ pub(crate) struct Run {
     shared: usize,
     /// [`significant`] of each lower bound.
     heads: Vec<u64>,
+    /// The same of each upper bound that begins so too; of the others, which are behind all keys that do, the largest number.
+    ends: Vec<u64>,
     totals: Totals,
     /// What [`Run::bytes`] was when the run came to be, or was opened.
     birth: u64,
@@ -58,10 +60,15 @@ impl Run {
             _ => 0,
         };
         let heads = refs.iter().map(|r| significant(&r.lo, shared)).collect();
+        let end = |r: &Arc<ExtentRef>| match r.hi.starts_with(&r.lo[..shared]) {
+            true => significant(&r.hi, shared),
+            false => u64::MAX,
+        };
+        let ends = refs.iter().map(end).collect();
         let totals = Totals::of(&refs);
         let trimmed = (0..).zip(&refs).filter(|(_, r)| r.is_trimmed()).map(|(at, _)| at).collect();
         let has_tombstones = refs.iter().any(|r| r.extent.meta.has_tombstones);
-        Ok(Run { id, refs, shared, heads, totals, birth: totals.bytes, trimmed, has_tombstones })
+        Ok(Run { id, refs, shared, heads, ends, totals, birth: totals.bytes, trimmed, has_tombstones })
     }
 
     /// The parts in key order.
@@ -79,41 +86,43 @@ impl Run {
         self.refs.is_empty()
     }
 
+    /// How many parts begin at or before `key`, and whether the last of these ends behind it.
+    #[inline]
+    fn place(&self, key: &[u8]) -> (usize, bool) {
+        let Some(first) = self.refs.first() else { return (0, false) };
+        let prefix = &first.lo[..self.shared];
+        if !key.starts_with(prefix) {
+            let begun = if key < prefix { 0 } else { self.refs.len() };
+            return (begun, self.refs[..begun].last().is_some_and(|r| *key < *r.hi));
+        }
+        let wanted = significant(key, self.shared);
+        let mut begun = self.heads.partition_point(|h| *h < wanted);
+        // Mostly none is the same.
+        if self.heads.get(begun) == Some(&wanted) {
+            let same = self.heads[begun..].partition_point(|h| *h == wanted);
+            begun += self.refs[begun..begun + same].partition_point(|r| *r.lo <= *key);
+        }
+        let Some(last) = begun.checked_sub(1) else { return (0, false) };
+        (begun, wanted < self.ends[last] || *key < *self.refs[last].hi)
+    }
+
     /// How many parts begin at or before `key`.
     fn begun(&self, key: &[u8]) -> usize {
-        let Some(first) = self.refs.first() else { return 0 };
-        let prefix = &first.lo[..self.shared];
-        let front = &key[..key.len().min(self.shared)];
-        match front.cmp(prefix) {
-            std::cmp::Ordering::Less => 0,
-            std::cmp::Ordering::Greater => self.refs.len(),
-            std::cmp::Ordering::Equal => {
-                let wanted = significant(key, self.shared);
-                let from = self.heads.partition_point(|h| *h < wanted);
-                let heads = &self.heads[from..];
-                // Mostly none is the same.
-                let same = match heads.first() == Some(&wanted) {
-                    true => heads.partition_point(|h| *h == wanted),
-                    false => 0,
-                };
-                from + self.refs[from..from + same].partition_point(|r| *r.lo <= *key)
-            }
-        }
+        self.place(key).0
     }
 
     /// The part whose bounds contain `key`.
+    #[inline]
     pub(crate) fn find(&self, key: &[u8]) -> Option<&Arc<ExtentRef>> {
-        self.refs[..self.begun(key)].last().filter(|r| *key < *r.hi)
+        let (begun, inside) = self.place(key);
+        inside.then(|| &self.refs[begun - 1])
     }
 
     /// Position of the first part that ends behind `key`: it contains `key` or is the next one to its right. The number
     /// of parts if there is none.
     pub(crate) fn position(&self, key: &[u8]) -> usize {
-        let begun = self.begun(key);
-        match self.refs[..begun].last() {
-            Some(r) if *key < *r.hi => begun - 1,
-            _ => begun,
-        }
+        let (begun, inside) = self.place(key);
+        begun - usize::from(inside)
     }
 
     /// The parts that meet `[lo, hi)`; no `hi` means no upper bound.

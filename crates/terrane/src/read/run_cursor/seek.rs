@@ -79,7 +79,7 @@ impl<'a> RunSeek<'a> {
                 self.stage = Stage::Directory(seen, Probe::new(block, self.key, self.seq));
             }
             Stage::Directory(seen, probe) => {
-                let leaf = probe.to_leaf().map_err(|e| self.in_block(e))?;
+                let leaf = probe.to_leaf();
                 self.stage = Stage::Leaf(*seen, leaf);
             }
             Stage::Leaf(..) => return Ok(false),
