@@ -342,3 +342,20 @@ impl<'g> Found<'g> {
         self.frame().entry.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_stands_right_behind_the_bytes_whatever_their_number() {
+        for len in [0, 1, 63, 64, 65, 1000, 16_384usize] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let pin = Pin::new(FrameKey { extent: 1, offset: 0, part: 0 }, Priority::Data, &bytes, None);
+            assert_eq!(*pin, *bytes);
+            let gap = pin.as_ptr().addr() - pin.as_ref().as_ptr().addr();
+            assert_eq!(gap, len.next_multiple_of(LINE));
+            assert!(pin.as_ref().as_ptr().addr().is_multiple_of(LINE));
+        }
+    }
+}

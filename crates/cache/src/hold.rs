@@ -66,8 +66,8 @@ impl<'c> Hold<'c> {
         children.prefetch(numbers);
     }
 
-    /// Asks the processor to load these bytes of a child that is swizzled and whose length is `of`, and its header. Does not count as an access, and what is not
-    /// within the child is no harm.
+    /// Asks the processor to load these bytes of a child that is swizzled and whose length is `of`, and its header. Does not count as
+    /// an access, and what is not within the child is no harm.
     #[inline]
     pub fn prefetch_child<P, T, const N: usize>(
         &self,

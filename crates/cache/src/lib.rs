@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! slots --------------------------------\
-//! with / get ---> table (lock-free) ---> frame [header | bytes]          reads: no lock, no count, at most one bit
+//! with / get ---> table (lock-free) ---> frame [bytes | header]          reads: no lock, no count, at most one bit
 //!                   ^                      ^
 //! get_or_load ----> shard lock: books = queues + ghosts + loads under way   misses: a few short sections per shard
 //!

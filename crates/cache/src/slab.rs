@@ -293,7 +293,7 @@ mod tests {
         let slab = Slab::new(LARGE);
         for len in (SMALLEST..HUGE_PAGE / LEAST_PIECES).step_by(13) {
             let charge = slab.charge_of(len);
-            assert!(charge >= len + HEADER && charge < (len + HEADER) * 5 / 4, "{len}: {charge}");
+            assert!(charge >= rounded(len) + HEADER && charge < (len + HEADER) * 5 / 4, "{len}: {charge}");
         }
         assert_eq!(slab.charge_of(16 << 10), HUGE_PAGE / 127);
         assert_eq!(slab.charge_of(100), 128 + HEADER + ALLOCATOR_OVERHEAD);
@@ -311,14 +311,14 @@ mod tests {
         fn new(slab: &Slab, len: usize, mark: u8) -> Piece {
             let at = slab.alloc(len);
             assert_eq!(at.addr().get() % ALIGN, 0);
-            // SAFETY: the piece is ours, and has room for header and body.
-            unsafe { at.write_bytes(mark, HEADER + len) };
+            // SAFETY: the piece is ours, and has room for body and header.
+            unsafe { at.write_bytes(mark, rounded(len) + HEADER) };
             Piece(at, len, mark)
         }
 
         fn free(self, slab: &Slab) {
             // SAFETY: the piece is ours and was filled.
-            let bytes = unsafe { std::slice::from_raw_parts(self.0.as_ptr(), HEADER + self.1) };
+            let bytes = unsafe { std::slice::from_raw_parts(self.0.as_ptr(), rounded(self.1) + HEADER) };
             assert!(bytes.iter().all(|b| *b == self.2), "somebody else wrote to it");
             // SAFETY: from this slab, with this length, and nobody knows it any more.
             unsafe { slab.free(self.0, self.1) };

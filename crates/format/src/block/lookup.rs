@@ -1,4 +1,5 @@
-//! Searching a block without a cursor: the directory tells the leaf, which is then walked through without copying a key.
+//! Searching a block without a cursor: the directory tells the leaf, which is then walked through without copying a key. A leaf whose first
+//! key is the searched one answers without a walk, where no leaf begins between the versions of a key.
 //!
 //! The walk keeps `matched`, the length of the prefix that the searched key has in common with the record before. Since
 //! every record stores the exact length it shares with its predecessor, comparing that with `matched` decides most
@@ -37,7 +38,7 @@ pub struct Probe<'a, 'k> {
     approach: Approach,
 }
 
-/// A [`Probe`] that knows the leaf to look into.
+/// A [`Probe`] that knows the leaf to look into, or leaves that begin alike and are to be told apart.
 #[derive(Clone, Debug)]
 pub struct LeafProbe<'a, 'k> {
     pub(super) block: Block<'a>,
@@ -54,7 +55,7 @@ impl<'a, 'k> Probe<'a, 'k> {
         Probe { block, key, seq, approach: block.approach_leaf(key) }
     }
 
-    /// Finds the leaf.
+    /// Finds the leaf, as far as the directory tells.
     #[inline]
     pub fn to_leaf(&self) -> LeafProbe<'a, 'k> {
         let Probe { block, key, seq, ref approach } = *self;
@@ -81,26 +82,43 @@ impl<'a> LeafProbe<'a, '_> {
     /// Where the record that is sought is, if the key begins as all of the block do; else anywhere.
     #[inline]
     pub(super) fn spot(&self) -> Result<Spot> {
-        self.block.spot_among(self.among, self.key, self.seq)
+        spot(&self.block, self.key, self.seq, self.among)
     }
 }
 
-/// As [`Block::leaves_near_own`], and brings the leaf near that is looked at first.
+/// As [`Block::leaves_near_own`], and brings the leaf near that is looked into if there are not several.
 #[inline]
 fn leaves_among(block: &Block<'_>, approach: &Approach) -> (u32, u32) {
     let (lo, hi) = block.leaves_near_own(approach);
-    block.bring_near(if lo < hi { lo.midpoint(hi) } else { lo.saturating_sub(1) });
+    match hi - lo {
+        0 => block.bring_near(lo.saturating_sub(1)),
+        1 => block.bring_near(lo),
+        _ => {}
+    }
     (lo, hi)
 }
 
-/// Looks for the key and sequence, which none of the leaves before `among` follows and none of those behind precedes.
+/// As [`Block::spot_among`], and brings the leaf near that is walked through, where [`leaves_among`] has not.
+#[inline]
+fn spot(block: &Block<'_>, key: &[u8], seq: Seq, among: (u32, u32)) -> Result<Spot> {
+    let spot = block.spot_among(among, key, seq)?;
+    if let Spot::Behind(behind) = spot
+        && among.0 < among.1
+    {
+        block.bring_near(behind.saturating_sub(1));
+    }
+    Ok(spot)
+}
+
+/// Looks for the key and sequence. If the key begins as all of the block do, no leaf before `among` begins behind it, and none behind
+/// `among` before it.
 fn look<'a>(
     block: &Block<'a>,
     key: &[u8],
     seq: Seq,
     among: (u32, u32),
 ) -> Result<Option<(Seq, Kind, &'a [u8])>> {
-    let behind = match block.spot_among(among, key, seq)? {
+    let behind = match spot(block, key, seq, among)? {
         Spot::Head(leaf) => {
             let (record, _) = block.leaf_head(leaf)?;
             return found(block, record, block.seq_at(leaf * block.leaf_records())?).map(Some);
@@ -114,8 +132,8 @@ fn look<'a>(
             InLeaf::MayFollow => {}
         }
     }
-    // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate left,
-    // and where versions are not divided that was one before.
+    // If the block has the key, all records up to here are before (key, seq): the next leaf's first record is the only candidate left.
+    // Where versions are not divided the search would have said so.
     if block.is_undivided() {
         return Ok(None);
     }

@@ -7,7 +7,7 @@
 //! directory (RestartArray) = offset of each leaf's first record, u16 each, or u32 where the flag says so
 //! directory (TwoLayer) = the same | padding | nodes of keys, see `two_layer`
 //! trailer = base sequence u64 | rows u32 | deletes u32 | records per leaf u16 | column width u8 | directory kind u8
-//!         | flags u8 (bit 0: u32 offsets; bits 2 to 7: bytes of padding) | seal u8
+//!         | flags u8 (bit 0: u32 offsets; bit 1: no leaf begins between versions of a key; bits 2 to 7: bytes of padding) | seal u8
 //!         | length u16 of the prefix that all keys share, as far as the nodes leave it out
 //! ```
 //!

@@ -8,7 +8,7 @@
 //!
 //! A number is what is *significant* of a leaf's first key: of what follows the prefix that all keys of the block have in
 //! common, the first eight bytes as a big-endian number, with zeros where the key ends. Numbers are ordered as the keys are,
-//! but for keys that are equal so far: for those the keys themselves decide ([`super::Block::leaves_before`]).
+//! but for keys that are equal so far: for those the keys themselves decide ([`super::Block::leaves_before`], `spot_among`).
 //!
 //! With more than 16 leaves an inner node has those of eight leaves, and the root the first of each inner node. With up to 16
 //! the root has them all, and there are no inner nodes. Where there are fewer than there is room for, the last is repeated.

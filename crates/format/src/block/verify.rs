@@ -7,7 +7,7 @@ use super::{Block, BlockCursor, common_prefix};
 
 impl Block<'_> {
     /// Walks the whole block and checks what searching relies on: internal order, exact prefix lengths, known kinds,
-    /// counts, sequences in range, and that the directory is that of the leaves.
+    /// counts, sequences in range, that the directory is that of the leaves, and that leaves begin where the trailer says they do.
     ///
     /// # Errors
     /// [`terrane_base::ErrorKind::Corruption`] naming the first thing that is wrong, `NewerFormat` for an unknown kind.

@@ -169,7 +169,8 @@ impl<'a> Block<'a> {
         Ok(lo)
     }
 
-    /// Where to look for `(key, seq)`, where [`Block::leaves_near`] is known.
+    /// Where to look for `(key, seq)`, where [`Block::leaves_near_own`] is known. Of a key that does not begin as all of the block do nothing
+    /// is at a head, and the number of leaves is any.
     #[inline]
     pub(in crate::block) fn spot_among(
         &self,

@@ -1,7 +1,7 @@
 //! Runs: sorted, non-overlapping parts of extents. Immutable.
 //!
 //! Searching compares eight bytes of each lower bound, taken behind the prefix that all of them share and kept side by
-//! side; only bounds that agree in those are compared whole.
+//! side, and of the upper bound that follows; only bounds that agree in those are compared whole.
 
 mod part;
 #[cfg(test)]
@@ -60,7 +60,8 @@ impl Run {
             _ => 0,
         };
         let heads = refs.iter().map(|r| significant(&r.lo, shared)).collect();
-        let end = |r: &Arc<ExtentRef>| match r.hi.starts_with(&r.lo[..shared]) {
+        let prefix = refs.first().map_or(&[][..], |r| &r.lo[..shared]);
+        let end = |r: &Arc<ExtentRef>| match r.hi.starts_with(prefix) {
             true => significant(&r.hi, shared),
             false => u64::MAX,
         };
