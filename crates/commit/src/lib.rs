@@ -9,6 +9,9 @@
 //! 3. [`Orderer::settle`]: whoever finds the ring's head filled settles all consecutive filled slots: makes them
 //!    durable if asked, publishes them, tells who waits.
 //!
+//! Where bytes go to several places at once, each of which must grow in the same order, the leader assigns them in its turn:
+//! [`Ring::reserve_in_turn`].
+//!
 //! Beside it stands what outlasts the commit itself: which memtable an entry belongs to ([`Stretch`]), and from where on the log is
 //! still needed ([`Pins`]).
 //!
@@ -67,6 +70,7 @@
 mod bucket;
 mod order;
 mod pins;
+mod relay;
 mod ring;
 mod seats;
 mod stretch;

@@ -10,7 +10,7 @@
 //! over and does not take the role back when nobody was elected; a thread that looks at its slot before it says that it
 //! waits.
 //!
-//! What of the order is still needed, and for whom, has models of its own: `pins::model`.
+//! What of the order is still needed, and for whom, has models of its own, as turns have: `pins::model`, `relay::model`.
 
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 use terrane_base::sync::{Arc, UnsafeCell, thread};
@@ -173,6 +173,41 @@ fn three_committers_lose_no_slot() {
         whole.commit();
         join([t, u]);
         whole.check(0, 3);
+    });
+}
+
+#[test]
+fn turns_come_in_the_order_of_the_places_in_a_full_ring_too() {
+    bounded(2, || {
+        let whole = Arc::new(Whole {
+            ring: Ring::starting_at(2, START).turning_from(START.ticket),
+            recorder: Recorder::default(),
+        });
+        let turns = Arc::new(UnsafeCell::new(Vec::new()));
+        let commit = |whole: &Whole, turns: &UnsafeCell<Vec<u64>>| {
+            let assign = |pos, _| {
+                turns.with_mut(|t| {
+                    // SAFETY: turns come one at a time; that they do is what the model checks.
+                    unsafe { (*t).push(pos) }
+                })
+            };
+            let (place, ()) = whole.ring.reserve_in_turn(1, &whole.recorder, assign).unwrap();
+            let (completion, (pos, epoch)) = (Completion::new(), (place.pos(), place.epoch()));
+            let settler = completion.settler();
+            place.fill(Entry { pos, epoch, completion: completion.clone(), settler });
+        };
+        let threads = [0, 1].map(|_| {
+            let (whole, turns) = (whole.clone(), turns.clone());
+            thread::spawn(move || commit(&whole, &turns))
+        });
+        commit(&whole, &turns);
+        join(threads);
+        whole.check(0, 3);
+        let turns = turns.with(|t| {
+            // SAFETY: the threads were joined.
+            unsafe { (*t).clone() }
+        });
+        assert_eq!(turns, [0, 1, 2]);
     });
 }
 

@@ -8,6 +8,9 @@
 //! # Filling
 //! The entry goes into the slot, the slot is marked filled, and the role of orderer is tried for.
 //!
+//! # Turns
+//! In a ring of [`Ring::with_turns`] each reservation has a turn between these two, see `relay`.
+//!
 //! # Ordering
 //! See `order`: whoever raises the count of arrivals from zero settles all that is filled at the head.
 //!
@@ -52,6 +55,7 @@ use terrane_base::sync::{Condvar, Mutex, MutexGuard, UnsafeCell, spin_loop};
 use terrane_base::{Error, ErrorKind, Result};
 
 use crate::order::{Head, Orderer};
+use crate::relay::Relay;
 use crate::seats::seated;
 use crate::word::{NEXT_EPOCH, NEXT_TICKET, Place, TICKETS};
 
@@ -71,9 +75,9 @@ pub(crate) const FILLED: u32 = TICKETS;
 
 /// How often a thread looks for its slot before it sleeps.
 #[cfg(not(loom))]
-const SPINS: usize = 128;
+pub(crate) const SPINS: usize = 128;
 #[cfg(loom)]
-const SPINS: usize = 0;
+pub(crate) const SPINS: usize = 0;
 
 /// Where an epoch begins: a reservation has an epoch of at least `epoch` if it begins at or after `pos`, and a lower one
 /// if it ends at or before it.
@@ -98,6 +102,7 @@ pub struct Ring<E> {
     room: Condvar,
     /// The place of all who have no seat. Order: before `crowd`.
     standing: Mutex<()>,
+    relay: Option<Box<CachePadded<Relay>>>,
     /// Whether the calling thread has a seat.
     pub(crate) seated: fn() -> bool,
 }
@@ -184,6 +189,20 @@ impl<E: Send> Ring<E> {
         Ok(Ring::starting_at(slots, Place { ticket: 0, epoch: 0, pos }))
     }
 
+    /// As [`Ring::new`], of a ring whose reservations have turns: see [`Ring::reserve_in_turn`]. A turn costs one atomic
+    /// read-modify-write more, and a wait while others have theirs.
+    ///
+    /// # Errors
+    /// As [`Ring::new`].
+    pub fn with_turns(slots: usize, pos: u64) -> Result<Self> {
+        Ok(Ring::new(slots, pos)?.turning_from(0))
+    }
+
+    pub(crate) fn turning_from(mut self, ticket: u32) -> Self {
+        self.relay = Some(Box::new(CachePadded::new(Relay::new(ticket))));
+        self
+    }
+
     pub(crate) fn starting_at(slots: usize, place: Place) -> Self {
         let first = place.ticket as usize;
         let mut ring = Ring {
@@ -198,6 +217,7 @@ impl<E: Send> Ring<E> {
             crowd: Mutex::new(()),
             room: Condvar::new(),
             standing: Mutex::new(()),
+            relay: None,
             seated,
         };
         ring.slots = (0..slots)
@@ -219,6 +239,37 @@ impl<E: Send> Ring<E> {
     /// # Errors
     /// `LimitExceeded` if `units` is zero or more than [`MAX_UNITS`]; nothing is reserved then.
     pub fn reserve<'r, O: Orderer<E>>(&'r self, units: u64, orderer: &'r O) -> Result<Reservation<'r, E, O>> {
+        let place = self.draw(units)?;
+        if let Some(relay) = &self.relay {
+            relay.in_turn(place.ticket, || ());
+        }
+        Ok(Reservation { ring: self, orderer, place, units })
+    }
+
+    /// As [`Ring::reserve`], and calls `assign` with the first unit and the epoch of the place, in the order of the places: it has returned
+    /// for all before, and is not called for any behind until it returns. It must be quick and must not wait for anything, least of all for
+    /// another reservation. If it panics the place is filled without an entry.
+    ///
+    /// # Errors
+    /// As [`Ring::reserve`]; `InvalidArgument` for a ring without turns.
+    pub fn reserve_in_turn<'r, O: Orderer<E>, T>(
+        &'r self,
+        units: u64,
+        orderer: &'r O,
+        assign: impl FnOnce(u64, u64) -> T,
+    ) -> Result<(Reservation<'r, E, O>, T)> {
+        let Some(relay) = &self.relay else {
+            return Err(Error::invalid("this ring's reservations have no turns"));
+        };
+        let place = self.draw(units)?;
+        // First, so that the place is filled whatever happens.
+        let reservation = Reservation { ring: self, orderer, place, units };
+        let assigned = relay.in_turn(place.ticket, || assign(place.pos, place.epoch));
+        Ok((reservation, assigned))
+    }
+
+    /// Takes a place, and waits until its slot is empty.
+    fn draw(&self, units: u64) -> Result<Place> {
         if units == 0 || units > MAX_UNITS {
             return Err(Error::limit("units of a reservation", units, MAX_UNITS));
         }
@@ -232,13 +283,13 @@ impl<E: Send> Ring<E> {
         );
         let slot = self.slot(place.ticket);
         if slot.turn.load(Ordering::Acquire) != place.ticket {
-            self.wait_turn(slot, place.ticket);
+            self.wait_slot(slot, place.ticket);
         }
-        Ok(Reservation { ring: self, orderer, place, units })
+        Ok(place)
     }
 
     #[cold]
-    fn wait_turn(&self, slot: &Slot<E>, ticket: u32) {
+    fn wait_slot(&self, slot: &Slot<E>, ticket: u32) {
         for _ in 0..SPINS {
             spin_loop();
             if slot.turn.load(Ordering::Acquire) == ticket {
@@ -335,7 +386,7 @@ impl<E> fmt::Debug for Ring<E> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing that panics runs under these locks, so a poisoned one still holds a whole state.
     match mutex.lock() {
         Ok(guard) => guard,

@@ -495,3 +495,69 @@ fn under_load_every_request_is_in_exactly_one_group() {
     assert!(seen.iter().all(|n| n.load(Ordering::Relaxed) == 1));
     assert_eq!(buckets.load(0), 0);
 }
+
+#[test]
+fn turns_come_in_order_under_many_threads() {
+    const THREADS: u64 = 24;
+    const EACH: u64 = 2000;
+    let ring = Ring::with_turns(8, 0).unwrap();
+    let record = Record::default();
+    let orderer = recorder(&record);
+    // What the places of two memories that grow by turns are: each turn adds to both.
+    let ends = [AtomicU64::new(0), AtomicU64::new(0)];
+    let places = Mutex::new(Vec::new());
+    thread::scope(|s| {
+        for thread in 0..THREADS {
+            let (ring, orderer, ends, places) = (&ring, &orderer, &ends, &places);
+            s.spawn(move || {
+                for i in 0..EACH {
+                    let units = 1 + (thread + i) % 3;
+                    // Not in one step: only turns keep this right.
+                    let add = |end: &AtomicU64| {
+                        let at = end.load(Ordering::Relaxed);
+                        end.store(at + units, Ordering::Relaxed);
+                        at
+                    };
+                    let assign = |pos, _| (pos, [add(&ends[0]), add(&ends[1])]);
+                    let (place, (pos, at)) = ring.reserve_in_turn(units, orderer, assign).unwrap();
+                    assert_eq!(place.pos(), pos);
+                    place.fill(pos);
+                    places.lock().unwrap().push((pos, units, at));
+                }
+            });
+        }
+    });
+    let mut places = places.into_inner().unwrap();
+    places.sort_unstable();
+    assert_eq!(places.len() as u64, THREADS * EACH);
+    let mut end = 0;
+    for (pos, units, at) in places {
+        assert_eq!((pos, at), (end, [end, end]));
+        end += units;
+    }
+    assert_eq!(ring.settled_pos(), end);
+}
+
+#[test]
+fn a_turn_that_panics_is_passed_on_and_its_place_filled_without_an_entry() {
+    let ring = Ring::with_turns(4, 0).unwrap();
+    let record = Record::default();
+    let orderer = recorder(&record);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let assigned: Result<(_, ()), _> = ring.reserve_in_turn(2, &orderer, |_, _| panic!("as asked"));
+        drop(assigned);
+    }));
+    assert!(panicked.is_err());
+    ring.reserve(3, &orderer).unwrap().fill(7);
+    assert_eq!(*record.lock().unwrap(), [(0, 2, None), (2, 3, Some(7))]);
+}
+
+#[test]
+fn a_ring_without_turns_gives_none() {
+    let ring = Ring::<u64>::new(2, 0).unwrap();
+    let orderer = With(|_: &mut [Filled<u64>]| ());
+    let refused = ring.reserve_in_turn(1, &orderer, |_, _| ()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    ring.reserve(1, &orderer).unwrap().fill(1);
+    assert_eq!(ring.settled_pos(), 1);
+}

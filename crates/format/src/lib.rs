@@ -8,6 +8,7 @@
 
 pub mod batch;
 pub mod block;
+pub mod chain;
 pub mod checksum;
 pub mod codec;
 pub mod data_file;

@@ -9,6 +9,10 @@ use terrane_format::batch::{self, EntryHeader, EntryKind, Op, Ops};
 use terrane_format::block::{
     self, Block, BlockBuilder, BlockCursor, BlockForm, Compression, DirectoryKind, decompress,
 };
+use terrane_format::chain::{
+    ChainMemtable, ChainRecord, Gidx, ITEM_HEADER, ItemHeader, MEMTABLE_BYTES, Position, ZONE_HEADER,
+    ZoneHeader, read_record, write_record,
+};
 use terrane_format::checksum::{crc, crc_append, key_hash, salted_crc};
 use terrane_format::codec::Reader;
 use terrane_format::data_file::DataFileHeader;
@@ -32,7 +36,7 @@ use terrane_format::{Kind, filter};
 pub type Decoder = fn(&[u8]);
 
 /// All of them, by name.
-pub const ALL: [(&str, Decoder); 17] = [
+pub const ALL: [(&str, Decoder); 18] = [
     ("batch", batch),
     ("block", block),
     ("compression", compression),
@@ -41,6 +45,7 @@ pub const ALL: [(&str, Decoder); 17] = [
     ("extent_index", extent_index),
     ("extent_meta", extent_meta),
     ("filter", filter),
+    ("chain", chain),
     ("log", log),
     ("manifest", manifest),
     ("options", options),
@@ -312,6 +317,44 @@ pub fn options(data: &[u8]) {
     assert_eq!(SubtableOptionsRecord::decode(&options.encode()).unwrap(), options);
 }
 
+pub fn chain(data: &[u8]) {
+    if let Some(bytes) = data.first_chunk::<MEMTABLE_BYTES>() {
+        let mut bytes = *bytes;
+        let sum = crc(&bytes[..24]);
+        put_crc(&mut bytes, 24, sum);
+        if let Ok(memtable) = ChainMemtable::decode(&bytes) {
+            assert_eq!(memtable.encode(), bytes);
+        }
+    }
+    if let Some(bytes) = data.first_chunk::<ZONE_HEADER>() {
+        let mut bytes = *bytes;
+        let sum = crc(&bytes[..12]);
+        put_crc(&mut bytes, 12, sum);
+        if let Ok(zone) = ZoneHeader::decode(&bytes) {
+            assert_eq!(zone.encode()[..16], bytes[..16]);
+        }
+    }
+    if let Some(word) = data.first_chunk::<8>() {
+        let word = u64::from_le_bytes(*word);
+        if let Ok(gidx) = Gidx::decode(word) {
+            assert_eq!(gidx.encode(), word);
+            assert_eq!(gidx.undone().encode(), word >> 32);
+            if let (Some(at), Some(bytes)) = (gidx.current, data[8..].first_chunk::<ITEM_HEADER>())
+                && let Ok(item) = ItemHeader::decode(bytes, 3, at)
+            {
+                assert_eq!(item.encode(3, at), *bytes);
+            }
+        }
+    }
+    let mut rest = data;
+    while let Ok((record, len)) = read_record(rest) {
+        let mut again = Vec::new();
+        write_record(&mut again, &record);
+        assert_eq!(again, rest[..len]);
+        rest = &rest[len..];
+    }
+}
+
 pub fn pm(data: &[u8]) {
     if let Some(slot) = data.first_chunk::<STATE_BYTES>() {
         let mut slot = *slot;
@@ -498,6 +541,19 @@ pub fn samples(name: &str) -> Vec<Vec<u8>> {
             vec![encoded(&|out| edits.iter().for_each(|e| e.encode(out))), group, header[..64].to_vec()]
         }
         "options" => vec![SubtableOptionsRecord::default().encode()],
+        "chain" => {
+            let at = Position::new(2, 640).unwrap();
+            let gidx = Gidx::default().advanced(Position::new(1, 64).unwrap()).advanced(at);
+            let item = ItemHeader { lsn: 70, len: 48, items: 2, units: 3 }.encode(3, at);
+            let record = encoded(&|out| {
+                for (key, value) in [(&b"key"[..], &b"value"[..]), (&[7; 300], b"")] {
+                    write_record(out, &ChainRecord { key, seq: 71, kind: Kind::Put, value });
+                }
+            });
+            let memtable = ChainMemtable { subtable: 1, generation: 2, from_lsn: 3 }.encode().to_vec();
+            let zone = ZoneHeader { memtable: 3, slot: 2, before: 4096 }.encode().to_vec();
+            vec![memtable, zone, [&gidx.encode().to_le_bytes()[..], &item].concat(), record]
+        }
         "pm" => {
             let pool = |kind, object_bytes, objects, words_at, objects_at| PoolShape {
                 kind,

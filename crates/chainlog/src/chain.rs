@@ -1,0 +1,350 @@
+//! A chain: the items of one memtable, in its zones, and the word that says which of them are committed.
+//!
+//! # Invariants
+//! * Zone `slot` is committed to the allocator, with its header, before any item in it is.
+//! * The items of a zone lie one behind the other from [`ZONE_HEADER`] on, without gaps, in the order of their commits.
+//! * The word points at a committed item, with every item before it committed too.
+//!
+//! # Concurrency
+//! | what | who | ordering |
+//! |---|---|---|
+//! | `tail` | who has the turn | relaxed: turns follow each other, which the ring orders |
+//! | the bytes of a place | whoever it was assigned to | nobody else looks before the word points there |
+//! | `word` | the orderer | relaxed: there is one orderer at a time, which the ring orders; others look at it when it rests |
+//! | `zones` | who has the turn; readers | its mutex, once a zone |
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use terrane_base::{Error, Lsn, Result};
+use terrane_format::chain::{
+    ChainMemtable, ChainRecord, GIDX_AT, Gidx, ITEM_HEADER, ItemHeader, MAX_SLOTS, MAX_ZONE_BYTES,
+    MEMTABLE_BYTES, Position, ZONE_HEADER, ZoneHeader, read_record,
+};
+use terrane_format::pm::PoolKind;
+use terrane_halloc::Fresh;
+use terrane_media::Pmem;
+
+use crate::space::{Admission, Space};
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Chain {
+    space: Arc<Space>,
+    /// Of the memtable's object.
+    number: u32,
+    of: ChainMemtable,
+    word_at: usize,
+    word: AtomicU64,
+    tail: Tail,
+    /// By slot.
+    zones: Mutex<Vec<u32>>,
+}
+
+/// Where the next item goes.
+#[derive(Debug)]
+struct Tail {
+    /// How many zones there are; the last of them takes what comes.
+    slots: AtomicU32,
+    /// Where that lies in the memory, ...
+    zone_at: AtomicU64,
+    /// ... and where in it the next item begins.
+    next: AtomicU64,
+}
+
+impl Chain {
+    /// The chain of a new memtable: durable when this returns.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::OutOfSpace`] if there are as many memtables as the memory has objects for.
+    pub fn create(space: &Arc<Space>, of: ChainMemtable) -> Result<Chain> {
+        let memtables = space.halloc().pool(PoolKind::Memtables);
+        let fresh = memtables.get()?;
+        fresh.write(0, &of.encode())?;
+        fresh.write(GIDX_AT, &Gidx::default().encode().to_le_bytes())?;
+        let number = fresh.commit(0)?;
+        Chain::over(space, number, of, Gidx::default(), Vec::new(), 0)
+    }
+
+    /// The chain of a memtable that has these zones, and whose last item ends at `next` of the last of them.
+    pub(crate) fn over(
+        space: &Arc<Space>,
+        number: u32,
+        of: ChainMemtable,
+        gidx: Gidx,
+        zones: Vec<u32>,
+        next: u64,
+    ) -> Result<Chain> {
+        let word_at = space.halloc().pool(PoolKind::Memtables).place(number)? + GIDX_AT;
+        let zone_at = zones.last().map_or(Ok(0), |zone| space.zones().place(*zone))? as u64;
+        let slots = AtomicU32::new(zones.len() as u32);
+        let tail = Tail { slots, zone_at: AtomicU64::new(zone_at), next: AtomicU64::new(next) };
+        let word = AtomicU64::new(gidx.encode());
+        Ok(Chain { space: space.clone(), number, of, word_at, word, tail, zones: Mutex::new(zones) })
+    }
+
+    /// Whose it is.
+    pub fn of(&self) -> ChainMemtable {
+        self.of
+    }
+
+    /// The most bytes that the records of an item take here.
+    pub fn most(space: &Space) -> usize {
+        zone_bytes(space) - ZONE_HEADER - ITEM_HEADER
+    }
+
+    /// Bytes of the zones that it has.
+    pub fn bytes(&self) -> u64 {
+        self.lock_zones().len() as u64 * zone_bytes(&self.space) as u64
+    }
+
+    /// Gives the next item, whose records take `len` bytes, its place. To be called in the commit's turn alone. May open a zone, one of
+    /// `admission`'s; nothing is written yet.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::LimitExceeded`] if the records take more than [`Chain::most`] or there are too many zones;
+    /// [`terrane_base::ErrorKind::InvalidArgument`] for a length that is no multiple of 8, and without an admission.
+    pub fn assign(&self, len: usize, admission: &mut Admission) -> Result<Place<'_>> {
+        let most = Chain::most(&self.space);
+        if len > most || !len.is_multiple_of(8) {
+            return Err(Error::limit("bytes of a chain log's item", len as u64, most as u64));
+        }
+        let (room, total) = (zone_bytes(&self.space), ITEM_HEADER + len);
+        let mut slots = self.tail.slots.load(Ordering::Relaxed);
+        let mut next = self.tail.next.load(Ordering::Relaxed) as usize;
+        let mut opened = None;
+        if slots == 0 || room - next < total {
+            if slots == MAX_SLOTS {
+                return Err(Error::limit("zones of a memtable", u64::from(slots) + 1, u64::from(MAX_SLOTS)));
+            }
+            let fresh = admission.open(&self.space)?;
+            let at = self.space.zones().place(fresh.number())?;
+            self.lock_zones().push(fresh.number());
+            self.tail.zone_at.store(at as u64, Ordering::Relaxed);
+            opened = Some((fresh, ZoneHeader { memtable: self.number, slot: slots, before: next as u64 }));
+            (slots, next) = (slots + 1, ZONE_HEADER);
+            self.tail.slots.store(slots, Ordering::Relaxed);
+        }
+        self.tail.next.store((next + total) as u64, Ordering::Relaxed);
+        let position = Position::new(slots - 1, next as u64)
+            .ok_or_else(|| Error::limit("bytes of a zone", next as u64, MAX_ZONE_BYTES))?;
+        let at = self.tail.zone_at.load(Ordering::Relaxed) as usize + next;
+        Ok(Place { chain: self, position, at, total, opened })
+    }
+
+    /// Has the word point at an item that was written and fenced: committed with the fence that follows, which is the caller's. To
+    /// be called by the orderer alone, in the order of the commits, with a fence behind each commit.
+    ///
+    /// # Errors
+    /// What the memory fails with.
+    pub fn advance(&self, to: Position) -> Result<()> {
+        let word = Gidx::decode(self.word.load(Ordering::Relaxed))?.advanced(to).encode();
+        self.word.store(word, Ordering::Relaxed);
+        let pmem = self.pmem();
+        pmem.store_word(self.word_at, word)?;
+        pmem.flush(self.word_at, size_of::<u64>())
+    }
+
+    /// How many zones there are to read: [`Chain::read`] takes numbers below.
+    pub fn slots(&self) -> Result<u32> {
+        let gidx = Gidx::decode(self.word.load(Ordering::Relaxed))?;
+        Ok(gidx.current.map_or(0, |p| p.slot() + 1))
+    }
+
+    /// Tells `f` each committed record of a zone, in the order of the commits, with its commit's LSN and where in the memory it lies. Any number
+    /// of zones may be read at the same time. Holds one zone's bytes in memory.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::Corruption`] for whatever is damaged; what `f` fails with.
+    pub fn read(
+        &self,
+        slot: u32,
+        mut f: impl FnMut(Lsn, usize, ChainRecord<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (at, end) = self.extent_of(slot)?;
+        let mut bytes = vec![0; end];
+        self.pmem().load(at, &mut bytes)?;
+        let mut offset = ZONE_HEADER;
+        let mut last = None;
+        while offset < end {
+            let place = |e: Error| self.place_error(e, at + offset);
+            let item = self.item_in(&bytes, slot, offset).map_err(place)?;
+            if last.is_some_and(|last| item.lsn < last) {
+                return Err(place(Error::corruption("the items of a zone are out of order")));
+            }
+            last = Some(item.end_lsn());
+            let from = offset + ITEM_HEADER;
+            let to = from + item.len as usize;
+            let Some(mut records) = bytes.get(from..to) else {
+                return Err(place(Error::corruption("an item does not end where its zone's items do")));
+            };
+            while !records.is_empty() {
+                let record_at = at + to - records.len();
+                let (record, len) = read_record(records).map_err(|e| self.place_error(e, record_at))?;
+                f(item.lsn, record_at, record)?;
+                records = &records[len..];
+            }
+            offset = to;
+        }
+        Ok(())
+    }
+
+    /// Gives its zones back, and then its object: durable when this returns. Nobody may have anything to do with it any more, and it must be
+    /// durable elsewhere that all up to its last commit is settled ([`crate::recover()`]): that commit may have other items, which are
+    /// counted after a crash.
+    ///
+    /// # Errors
+    /// What the allocator fails with.
+    pub fn release(self) -> Result<()> {
+        // A word that points into a zone that is gone would be damage. And the object goes last: the next one of its number must not find
+        // these zones.
+        let pmem = self.pmem();
+        pmem.store_word(self.word_at, Gidx::default().encode())?;
+        pmem.flush(self.word_at, size_of::<u64>())?;
+        pmem.fence();
+        self.space.release(&self.lock_zones())?;
+        self.space.halloc().pool(PoolKind::Memtables).release(&[self.number])
+    }
+
+    /// Where a zone lies, and how much of it are committed items and what stands in front of them.
+    fn extent_of(&self, slot: u32) -> Result<(usize, usize)> {
+        let current = Gidx::decode(self.word.load(Ordering::Relaxed))?.current;
+        let last =
+            current.filter(|p| slot <= p.slot()).ok_or_else(|| Error::invalid("a chain has no such zone"))?;
+        let at = self.zone_at(slot)?;
+        zone_header(&self.space, self.number, slot, at)?;
+        let end = match slot == last.slot() {
+            true => last.offset() as usize + item_at(&self.space, self.number, at, last)?.total(),
+            false => {
+                let next = self.zone_at(slot + 1)?;
+                zone_header(&self.space, self.number, slot + 1, next)?.before as usize
+            }
+        };
+        match (ZONE_HEADER..=zone_bytes(&self.space)).contains(&end) {
+            true => Ok((at, end)),
+            false => Err(self.place_error(Error::corruption("the items of a zone end beyond it"), at)),
+        }
+    }
+
+    fn item_in(&self, zone: &[u8], slot: u32, offset: usize) -> Result<ItemHeader> {
+        let bytes = zone.get(offset..).and_then(|b| b.first_chunk::<ITEM_HEADER>());
+        match (bytes, Position::new(slot, offset as u64)) {
+            (Some(bytes), Some(position)) => ItemHeader::decode(bytes, self.number, position),
+            _ => Err(Error::corruption("an item does not end where its zone's items do")),
+        }
+    }
+
+    fn zone_at(&self, slot: u32) -> Result<usize> {
+        let zone = self.lock_zones().get(slot as usize).copied();
+        self.space.zones().place(zone.ok_or_else(|| Error::invalid("a chain has no such zone"))?)
+    }
+
+    fn place_error(&self, e: Error, at: usize) -> Error {
+        e.with_file(self.pmem().path()).with_offset(at as u64)
+    }
+
+    fn pmem(&self) -> &dyn Pmem {
+        &**self.space.halloc().pmem()
+    }
+
+    fn lock_zones(&self) -> MutexGuard<'_, Vec<u32>> {
+        // Only whole numbers are pushed.
+        self.zones.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where an item of a commit goes. It stays with its thread, whose fence it is that makes what was written durable.
+#[derive(Debug)]
+#[must_use = "everything behind a place that is not written waits"]
+pub struct Place<'c> {
+    chain: &'c Chain,
+    position: Position,
+    at: usize,
+    /// Bytes, with the header.
+    total: usize,
+    /// A zone that is opened for it.
+    opened: Option<(Fresh<'c>, ZoneHeader)>,
+}
+
+impl<'c> Place<'c> {
+    /// Writes the item. `item` has its records behind [`ITEM_HEADER`] bytes, which are filled in here. Durable once this thread has fenced;
+    /// gives what [`Chain::advance`] is to be called with.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::InvalidArgument`] if it is not as long as was said; what the memory fails with.
+    pub fn write(self, lsn: Lsn, items: u32, units: u32, item: &mut [u8]) -> Result<(&'c Chain, Position)> {
+        let Place { chain, position, at, total, opened } = self;
+        if item.len() != total {
+            return Err(Error::invalid(format!("an item of {} bytes in a place of {total}", item.len())));
+        }
+        if let Some((fresh, header)) = opened {
+            fresh.write(0, &header.encode())?;
+            fresh.commit(zone_tag(chain.number, header.slot))?;
+        }
+        let header = ItemHeader { lsn, len: (total - ITEM_HEADER) as u32, items, units };
+        item[..ITEM_HEADER].copy_from_slice(&header.encode(chain.number, position));
+        chain.pmem().write(at, item)?;
+        Ok((chain, position))
+    }
+}
+
+/// The bytes of a zone that can be told apart.
+pub(crate) fn zone_bytes(space: &Space) -> usize {
+    space.zones().object_bytes().min(MAX_ZONE_BYTES as usize)
+}
+
+/// The tag under which a zone is its memtable's.
+fn zone_tag(memtable: u32, slot: u32) -> u64 {
+    u64::from(memtable) * u64::from(MAX_SLOTS) + u64::from(slot)
+}
+
+/// Whose a zone with this tag is, and which of its zones.
+pub(crate) fn of_zone_tag(tag: u64) -> (u32, u32) {
+    ((tag / u64::from(MAX_SLOTS)) as u32, (tag % u64::from(MAX_SLOTS)) as u32)
+}
+
+/// The description and the word of a memtable. What the word says is durable after the next fence: a process may have died between storing
+/// and flushing it.
+pub(crate) fn memtable(space: &Space, number: u32) -> Result<(ChainMemtable, Gidx)> {
+    let at = space.halloc().pool(PoolKind::Memtables).place(number)?;
+    let pmem = space.halloc().pmem();
+    let place = |e: Error| e.with_file(pmem.path()).with_offset(at as u64);
+    let mut bytes = [0; MEMTABLE_BYTES];
+    pmem.load(at, &mut bytes)?;
+    let of = ChainMemtable::decode(&bytes).map_err(place)?;
+    let gidx = Gidx::decode(pmem.load_word(at + GIDX_AT)?).map_err(place)?;
+    pmem.flush(at + GIDX_AT, size_of::<u64>())?;
+    Ok((of, gidx))
+}
+
+/// The header of the item at `position` of the zone that lies at `zone_at`.
+pub(crate) fn item_at(
+    space: &Space,
+    memtable: u32,
+    zone_at: usize,
+    position: Position,
+) -> Result<ItemHeader> {
+    let pmem = space.halloc().pmem();
+    let at = zone_at + position.offset() as usize;
+    let place = |e: Error| e.with_file(pmem.path()).with_offset(at as u64);
+    if position.offset() as usize + ITEM_HEADER > zone_bytes(space) {
+        return Err(place(Error::corruption("the word of a memtable points beyond its zone")));
+    }
+    let mut bytes = [0; ITEM_HEADER];
+    pmem.load(at, &mut bytes)?;
+    ItemHeader::decode(&bytes, memtable, position).map_err(place)
+}
+
+/// The beginning of the zone that lies at `at`, which is to be this one.
+pub(crate) fn zone_header(space: &Space, memtable: u32, slot: u32, at: usize) -> Result<ZoneHeader> {
+    let pmem = space.halloc().pmem();
+    let place = |e: Error| e.with_file(pmem.path()).with_offset(at as u64);
+    let mut bytes = [0; ZONE_HEADER];
+    pmem.load(at, &mut bytes)?;
+    let header = ZoneHeader::decode(&bytes).map_err(place)?;
+    match (header.memtable, header.slot) == (memtable, slot) {
+        true => Ok(header),
+        false => Err(place(Error::corruption("a zone is not the one that the allocator says"))),
+    }
+}

@@ -1,0 +1,98 @@
+//! The zones that nobody has, and who may open how many of them.
+//!
+//! # Concurrency
+//! One count of zones that are neither taken nor set aside. It changes by read-modify-writes and is never below zero, so whoever has an
+//! admission finds a zone when it asks for one. What a zone holds is ordered by the allocator, not by the count: relaxed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrane_base::{Error, ErrorKind, Result};
+use terrane_format::pm::PoolKind;
+use terrane_halloc::{Fresh, Halloc, Pool};
+
+/// The zones of a persistent memory, for chain logs.
+#[derive(Debug)]
+pub struct Space {
+    halloc: Arc<Halloc>,
+    /// Zones that can still be promised.
+    free: AtomicU64,
+}
+
+impl Space {
+    /// Over all zones of a memory that has no other user.
+    pub fn new(halloc: Arc<Halloc>) -> Arc<Space> {
+        let zones = halloc.pool(PoolKind::Zones);
+        let free = AtomicU64::new(zones.objects() - zones.taken());
+        Arc::new(Space { halloc, free })
+    }
+
+    /// The memory.
+    pub fn halloc(&self) -> &Halloc {
+        &self.halloc
+    }
+
+    /// Zones that nobody has or may open.
+    pub fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Sets `zones` aside. One for each item is enough: an item is never larger than a zone has room for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfSpace`] if there are not so many: memtables must be emptied first.
+    pub fn admit(self: &Arc<Self>, zones: u64) -> Result<Admission> {
+        let taken =
+            self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(zones));
+        if taken.is_err() {
+            let what = format!("the persistent memory has fewer than {zones} zones left");
+            return Err(Error::new(ErrorKind::OutOfSpace, what)
+                .with_file(self.halloc.pmem().path())
+                .with_hint("wait until memtables are written out, or give it more memory"));
+        }
+        Ok(Admission { space: self.clone(), left: zones })
+    }
+
+    /// Gives zones back that nothing refers to any more: durable when this returns.
+    ///
+    /// # Errors
+    /// As [`Pool::release`].
+    pub fn release(&self, zones: &[u32]) -> Result<()> {
+        self.zones().release(zones)?;
+        self.free.fetch_add(zones.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn zones(&self) -> &Pool {
+        self.halloc.pool(PoolKind::Zones)
+    }
+}
+
+/// Zones that are set aside for somebody. Those that it has not opened go back when it is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it gives the zones back"]
+pub struct Admission {
+    space: Arc<Space>,
+    left: u64,
+}
+
+impl Admission {
+    /// Takes one of the zones.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if all are taken; [`ErrorKind::Corruption`] of the allocator.
+    pub(crate) fn open<'s>(&mut self, space: &'s Space) -> Result<Fresh<'s>> {
+        if self.left == 0 || !std::ptr::eq(&*self.space, space) {
+            return Err(Error::invalid("a zone is opened that was not set aside"));
+        }
+        let fresh = space.zones().get()?;
+        self.left -= 1;
+        Ok(fresh)
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.space.free.fetch_add(self.left, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,317 @@
+//! What was committed, after a crash at any point: every store and fence of histories over several memtables, and a second crash while
+//! recovering from the first.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use terrane_base::{ErrorKind, Lsn, Result};
+use terrane_chainlog::{Chain, Recovered, Space, recover};
+use terrane_format::Kind;
+use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, record_len, write_record};
+use terrane_format::pm::PoolKind;
+use terrane_halloc::{Halloc, Plan};
+use terrane_media::PmemMode;
+use terrane_media::sim::{CrashKind, Image, OpInfo, SimMedia};
+
+const PLAN: Plan = Plan { bytes: 512 << 10, subtables: 4, memtables: 8, zone_bytes: 4 << 10 };
+const UUID: [u8; 16] = *b"0123456789abcdef";
+
+fn path() -> &'static Path {
+    Path::new("/pm")
+}
+
+fn machine() -> Arc<SimMedia> {
+    let media = SimMedia::new(1);
+    Halloc::create(&*media, path(), &PLAN, UUID, 0).unwrap();
+    media
+}
+
+fn open(media: &SimMedia) -> Arc<Space> {
+    Space::new(Arc::new(Halloc::open(media, path(), PmemMode::Dax, UUID, 0).unwrap()))
+}
+
+/// Numbers from a seed.
+fn next(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
+}
+
+/// One commit: for each subtable that it touches the values that it puts.
+type Commit = BTreeMap<u64, Vec<Vec<u8>>>;
+
+/// What is certain at a moment, by LSN, and what is on its way.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    committed: BTreeMap<Lsn, Commit>,
+    moving: Option<(Lsn, Commit)>,
+    /// Memtables that are being released, or were: by subtable, up to which LSN all is gone or going.
+    going: BTreeMap<u64, Lsn>,
+    settled: Lsn,
+}
+
+/// What a memory has, by LSN.
+fn content(chains: &[Chain]) -> BTreeMap<Lsn, Commit> {
+    let mut all: BTreeMap<Lsn, Commit> = BTreeMap::new();
+    for chain in chains {
+        for slot in 0..chain.slots().unwrap() {
+            let tell = |lsn, _, record: ChainRecord<'_>| {
+                assert!(record.seq >= lsn && record.key == chain.of().subtable.to_be_bytes());
+                let values = all.entry(lsn).or_default().entry(chain.of().subtable).or_default();
+                values.push(record.value.to_vec());
+                Ok(())
+            };
+            chain.read(slot, tell).unwrap();
+        }
+    }
+    all
+}
+
+impl Model {
+    /// What there may be of a history: commits without what is released of them.
+    fn allowed(&self, all: BTreeMap<Lsn, Commit>) -> BTreeMap<Lsn, Commit> {
+        let mut all = all;
+        for (lsn, commit) in &mut all {
+            commit.retain(|subtable, _| self.going.get(subtable).is_none_or(|to| lsn > to));
+        }
+        all.retain(|_, commit| !commit.is_empty());
+        all
+    }
+
+    /// Recovers a machine that comes up after a crash, compares, commits more, and recovers once more.
+    fn check(&self, media: &SimMedia, what: &str) {
+        let space = open(media);
+        let recovered = recover(&space, self.settled).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+        let found = self.allowed(content(&recovered.chains));
+        let certain = self.allowed(self.committed.clone());
+        let mut with_last = self.committed.clone();
+        with_last.extend(self.moving.clone());
+        let with_last = self.allowed(with_last);
+        assert!(found == certain || found == with_last, "{what}: {found:?}");
+        assert!(self.committed.keys().all(|lsn| *lsn < recovered.next_lsn), "{what}");
+        // What a recovery has found stays so, also if power fails right behind it.
+        for kind in [CrashKind::PowerLost, CrashKind::PowerWords] {
+            let again = open(&media.image().crash(kind, 1));
+            let again = recover(&again, self.settled).unwrap();
+            assert_eq!(again.undone, None, "{what}");
+            assert_eq!(self.allowed(content(&again.chains)), found, "{what}: after another crash");
+        }
+        // All zones are somebody's or free, and it goes on.
+        let Recovered { mut chains, next_lsn, .. } = recovered;
+        let zones = space.halloc().pool(PoolKind::Zones);
+        let held: u64 = chains.iter().map(|c| u64::from(c.slots().unwrap())).sum();
+        assert_eq!((zones.taken(), space.free()), (held, zones.objects() - held), "{what}");
+        if chains.is_empty() {
+            let of = ChainMemtable { subtable: 7, generation: 1, from_lsn: next_lsn };
+            chains.push(Chain::create(&space, of).unwrap());
+        }
+        let more: Commit = chains.iter().map(|c| (c.of().subtable, vec![b"more".to_vec()])).collect();
+        let last: BTreeMap<u64, &Chain> = chains.iter().map(|c| (c.of().subtable, c)).collect();
+        commit(&space, &last, next_lsn, &more).unwrap();
+        let mut want = content(&chains);
+        assert_eq!(want.remove(&next_lsn), Some(more), "{what}");
+        assert_eq!(self.allowed(want), found, "{what}");
+    }
+}
+
+/// Does what a leader and the orderer do.
+fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Commit) -> Result<()> {
+    let units = of.values().map(Vec::len).sum::<usize>() as u32;
+    let mut admission = space.admit(of.len() as u64)?;
+    let (mut places, mut seq) = (Vec::new(), lsn);
+    for (subtable, values) in of {
+        let mut item = vec![0; ITEM_HEADER];
+        for value in values {
+            seq += 1;
+            let key = subtable.to_be_bytes();
+            write_record(&mut item, &ChainRecord { key: &key, seq, kind: Kind::Put, value });
+        }
+        places.push((chains[subtable].assign(item.len() - ITEM_HEADER, &mut admission)?, item));
+    }
+    let pmem = space.halloc().pmem().clone();
+    let written: Result<Vec<_>> = places
+        .into_iter()
+        .map(|(place, mut item)| place.write(lsn, of.len() as u32, units, &mut item))
+        .collect();
+    let written = written?;
+    pmem.fence();
+    for (chain, position) in written {
+        chain.advance(position)?;
+    }
+    pmem.fence();
+    Ok(())
+}
+
+/// Runs a history, and gives the state of the machine before each of its stores and fences.
+fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
+    let media = machine();
+    let space = open(&media);
+    let model = Arc::new(Mutex::new(Model::default()));
+    let seen: Arc<Mutex<Vec<(Image, Model)>>> = Arc::default();
+    let (into, from) = (seen.clone(), model.clone());
+    media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| {
+        into.lock().unwrap().push((m.image(), from.lock().unwrap().clone()));
+    })));
+    let mut seed = number;
+    let mut lsn = 1;
+    let mut chains: BTreeMap<u64, Chain> = BTreeMap::new();
+    for _ in 0..steps {
+        let subtable = next(&mut seed, 4);
+        if next(&mut seed, 8) == 0 && chains.contains_key(&subtable) {
+            // Written out: all is settled, then it goes, and a new one comes.
+            let chain = chains.remove(&subtable).unwrap();
+            let mut m = model.lock().unwrap();
+            m.settled = lsn;
+            m.going.insert(subtable, lsn - 1);
+            drop(m);
+            chain.release().unwrap();
+            continue;
+        }
+        let mut of = Commit::new();
+        for _ in 0..1 + next(&mut seed, 3) {
+            let subtable = next(&mut seed, 4);
+            let values = (0..1 + next(&mut seed, 3)).map(|_| vec![lsn as u8; next(&mut seed, 600) as usize]);
+            of.insert(subtable, values.collect());
+        }
+        for subtable in of.keys() {
+            if !chains.contains_key(subtable) {
+                let of = ChainMemtable { subtable: *subtable, generation: lsn, from_lsn: lsn };
+                chains.insert(*subtable, Chain::create(&space, of).unwrap());
+            }
+        }
+        model.lock().unwrap().moving = Some((lsn, of.clone()));
+        let refs = chains.iter().map(|(s, c)| (*s, c)).collect();
+        commit(&space, &refs, lsn, &of).unwrap();
+        let mut m = model.lock().unwrap();
+        m.moving = None;
+        lsn += of.values().map(Vec::len).sum::<usize>() as u64;
+        m.committed.insert(lsn - of.values().map(Vec::len).sum::<usize>() as u64, of);
+    }
+    media.on_op(None);
+    Arc::try_unwrap(seen).unwrap_or_default().into_inner().unwrap()
+}
+
+#[test]
+fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
+    let histories = std::env::var("TERRANE_SEEDS").map_or(2, |n| n.parse().unwrap());
+    let (mut points, mut images) = (0, 0);
+    for number in 0..histories {
+        for (at, (image, model)) in history(number, 24).iter().enumerate() {
+            points += 1;
+            // Where there are few states all of them, else some by seed.
+            let states = image.pm_states();
+            for state in 0..states.min(12) {
+                let state =
+                    if states <= 12 { state } else { state.wrapping_mul(0x9e37_79b9_7f4a_7c15) % states };
+                model.check(
+                    &image.crash_to_pm_state(state),
+                    &format!("history {number}, call {at}, state {state}"),
+                );
+                images += 1;
+            }
+            for kind in CrashKind::ALL.into_iter().chain([CrashKind::PowerWords]) {
+                model.check(&image.crash(kind, at as u64), &format!("history {number}, call {at}, {kind:?}"));
+                images += 1;
+            }
+        }
+    }
+    println!("{images} crashes at {points} points");
+    assert!(points > 200);
+}
+
+#[test]
+fn without_what_is_settled_a_released_items_commit_would_be_taken_back() {
+    let media = machine();
+    let space = open(&media);
+    let chains = [0, 1].map(|subtable| {
+        Chain::create(&space, ChainMemtable { subtable, generation: 1, from_lsn: 1 }).unwrap()
+    });
+    let refs = chains.iter().map(|c| (c.of().subtable, c)).collect();
+    let both: Commit = [0, 1].map(|subtable| (subtable, vec![b"v".to_vec()])).into();
+    commit(&space, &refs, 1, &both).unwrap();
+    let [_, second] = chains;
+    second.release().unwrap();
+    let after = |settled| {
+        let space = open(&media.image().crash(CrashKind::Process, 1));
+        let recovered = recover(&space, settled).unwrap();
+        (recovered.undone, content(&recovered.chains).len())
+    };
+    assert_eq!(after(3), (None, 1));
+    assert_eq!(after(0), (Some(1), 0));
+}
+
+#[test]
+fn every_damaged_byte_of_what_is_committed_is_corruption() {
+    let media = machine();
+    let space = open(&media);
+    let chain = Chain::create(&space, ChainMemtable { subtable: 1, generation: 1, from_lsn: 1 }).unwrap();
+    let refs: BTreeMap<u64, &Chain> = [(1, &chain)].into();
+    // Two zones.
+    for lsn in 1..=6 {
+        let values = vec![vec![lsn as u8; 900]];
+        commit(&space, &refs, lsn, &Commit::from([(1, values)])).unwrap();
+    }
+    assert_eq!(chain.slots().unwrap(), 2);
+    let whole = content(std::slice::from_ref(&chain));
+    let zones = space.halloc().pool(PoolKind::Zones);
+    let pmem = space.halloc().pmem();
+    let memtable = space.halloc().pool(PoolKind::Memtables).place(0).unwrap();
+    let mut places: Vec<usize> = (0..28).map(|at| memtable + at).collect();
+    places.extend(memtable + 64..memtable + 72);
+    for zone in zones.committed() {
+        let at = zones.place(zone.unwrap().0).unwrap();
+        places.extend((at..at + 16).chain(at + 64..at + 64 + 2 * (ITEM_HEADER + record_len(8, 900))));
+    }
+    let mut harmless = 0;
+    for at in places {
+        let (word_at, byte) = (at / 8 * 8, at % 8);
+        let word = pmem.load_word(word_at).unwrap();
+        pmem.store_word(word_at, word ^ 0x10 << (byte * 8)).unwrap();
+        let space = open(&media.image().crash(CrashKind::Process, 1));
+        let read = recover(&space, 0).and_then(|recovered| {
+            let chain = &recovered.chains[0];
+            let mut lsns = Vec::new();
+            for slot in 0..chain.slots()? {
+                chain.read(slot, |lsn, _, record| {
+                    lsns.push((lsn, record.value.to_vec()));
+                    Ok(())
+                })?;
+            }
+            Ok(lsns)
+        });
+        match read {
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Corruption, "byte {at}: {e:?}"),
+            // The word's high half is not looked at unless a commit is taken back.
+            Ok(lsns) => {
+                assert!(
+                    (memtable + 68..memtable + 72).contains(&at) && lsns.len() == whole.len(),
+                    "byte {at}"
+                );
+                harmless += 1;
+            }
+        }
+        pmem.store_word(word_at, word).unwrap();
+    }
+    assert!(harmless <= 4);
+}
+
+#[test]
+fn limits_are_said_before_anything_is_written() {
+    let media = machine();
+    let space = open(&media);
+    let chain = Chain::create(&space, ChainMemtable { subtable: 1, generation: 1, from_lsn: 1 }).unwrap();
+    let most = Chain::most(&space);
+    assert_eq!(most, (4 << 10) - 64 - ITEM_HEADER);
+    let mut admission = space.admit(1).unwrap();
+    assert_eq!(chain.assign(most + 8, &mut admission).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(chain.assign(most - 4, &mut admission).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    let free = space.free();
+    let e = space.admit(free + 1).unwrap_err();
+    assert!(e.kind() == ErrorKind::OutOfSpace && e.hint().is_some());
+    drop(space.admit(free).unwrap());
+    assert_eq!(space.free(), free);
+    let place = chain.assign(most, &mut admission).unwrap();
+    // Set aside was one, and that is taken.
+    assert_eq!(chain.assign(8, &mut admission).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(place.write(1, 1, 1, &mut [0; 8]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
