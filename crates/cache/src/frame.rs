@@ -51,6 +51,12 @@ pub(crate) fn prefetch(address: *const u8) {
     let _ = address;
 }
 
+/// Asks the processor to load what something lies in, or its first line. Never waits for it.
+#[inline]
+pub fn bring_near<T>(what: &T) {
+    prefetch(std::ptr::from_ref(what).cast());
+}
+
 /// The header; the bytes precede it, with padding between up to a whole line. One cache line, and aligned to one.
 #[repr(C, align(64))]
 pub(crate) struct Frame {

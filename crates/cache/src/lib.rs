@@ -58,7 +58,7 @@ mod tally;
 mod model;
 
 pub use cache::{Cache, CacheOptions, CacheStats};
-pub use frame::{Pin, Priority};
+pub use frame::{Pin, Priority, bring_near};
 pub use heat::HeatSampler;
 pub use hold::{Hold, Seen};
 pub use key::FrameKey;

@@ -20,6 +20,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use terrane_base::MemoryBudget;
+use terrane_cache::bring_near;
 
 /// Words of the first stage, and of each further one beside the one before.
 const FIRST: usize = 128;
@@ -68,12 +69,17 @@ fn bits_of(hash: u64) -> u64 {
     (0..4).map(|n| 1u64 << (hash >> (n * 6) & 63)).fold(0, |all, bit| all | bit)
 }
 
+/// The word of a hash, if it is set up.
+#[inline]
+fn word_of(stage: usize, pieces: &[Piece], hash: u64) -> Option<&AtomicU64> {
+    let (piece, word) = place(hash, stage);
+    pieces.get(piece).and_then(OnceLock::get).and_then(|piece| piece.get(word))
+}
+
 /// Whether a stage has all of `bits`, those of the hash.
 #[inline]
 fn has_bits_in(stage: usize, pieces: &[Piece], hash: u64, bits: u64) -> bool {
-    let (piece, word) = place(hash, stage);
-    let word = pieces.get(piece).and_then(OnceLock::get).and_then(|piece| piece.get(word));
-    word.is_some_and(|word| word.load(Relaxed) & bits == bits)
+    word_of(stage, pieces, hash).is_some_and(|word| word.load(Relaxed) & bits == bits)
 }
 
 impl KeyFilter {
@@ -99,7 +105,11 @@ impl KeyFilter {
             self.bytes.fetch_add(bytes, Relaxed);
             (0..size).map(|_| AtomicU64::new(0)).collect()
         });
-        piece[word].fetch_or(bits_of(hash), Relaxed);
+        let (word, bits) = (&piece[word], bits_of(hash));
+        if word.load(Relaxed) & bits == bits {
+            return;
+        }
+        word.fetch_or(bits, Relaxed);
         if (hash >> 24).is_multiple_of(COUNTED) {
             self.count(stage);
         }
@@ -131,11 +141,13 @@ impl KeyFilter {
         stages.any(|(stage, pieces)| has_bits_in(stage, pieces, hash, bits))
     }
 
-    /// Whether [`KeyFilter::add`] would change nothing. To be asked some time before that, so that the word is near by then.
+    /// Has what [`KeyFilter::add`] will look at brought near.
     #[inline]
-    pub(crate) fn has_in_newest(&self, hash: u64) -> bool {
+    pub(crate) fn announce(&self, hash: u64) {
         let stage = self.newest.load(Relaxed);
-        self.stages[stage].get().is_some_and(|pieces| has_bits_in(stage, pieces, hash, bits_of(hash)))
+        if let Some(word) = self.stages[stage].get().and_then(|pieces| word_of(stage, pieces, hash)) {
+            bring_near(word);
+        }
     }
 
     /// Memory that it takes.

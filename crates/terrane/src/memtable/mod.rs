@@ -88,11 +88,9 @@ impl Memtable {
             Kind::RangeDelete => self.tombstones.insert(lsn, seq, key, value, during)?,
             _ => {
                 let hash = checksum::key_hash(key);
-                let known = self.keys.has_in_newest(hash);
+                self.keys.announce(hash);
                 self.index.insert(key, seq, kind as u8, value)?;
-                if !known {
-                    self.keys.add(hash);
-                }
+                self.keys.add(hash);
             }
         }
         if kind.is_delete() {
