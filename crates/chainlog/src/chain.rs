@@ -4,20 +4,22 @@
 //! * Zone `slot` is committed to the allocator, with its header, before any item in it is.
 //! * The items of a zone lie one behind the other from [`ZONE_HEADER`] on, without gaps, in the order of their commits.
 //! * The word points at a committed item, with every item before it committed too.
+//! * A commit has one item at most in a chain: its items are counted by chains.
 //!
 //! # Concurrency
 //! | what | who | ordering |
 //! |---|---|---|
 //! | `tail` | who has the turn | relaxed: turns follow each other, which the ring orders |
 //! | the bytes of a place | whoever it was assigned to | nobody else looks before the word points there |
-//! | `word` | the orderer | relaxed: there is one orderer at a time, which the ring orders; others look at it when it rests |
+//! | `broken` | anybody, once | relaxed: who breaks a chain leaves its place in the order without an entry, and nothing behind is ordered |
+//! | `word`, `end` | the orderer | relaxed: there is one orderer at a time, which the ring orders; others look at it when it rests |
 //! | `zones` | who has the turn; readers | its mutex, once a zone |
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use terrane_base::{Error, Lsn, Result};
+use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_format::chain::{
     ChainMemtable, ChainRecord, GIDX_AT, Gidx, ITEM_HEADER, ItemHeader, MAX_SLOTS, MAX_ZONE_BYTES,
     MEMTABLE_BYTES, Position, ZONE_HEADER, ZoneHeader, read_record,
@@ -35,8 +37,13 @@ pub struct Chain {
     /// Of the memtable's object.
     number: u32,
     of: ChainMemtable,
+    salt: u64,
     word_at: usize,
     word: AtomicU64,
+    /// Where the last commit in it ends.
+    end: AtomicU64,
+    /// A place was not written.
+    broken: AtomicBool,
     tail: Tail,
     /// By slot.
     zones: Mutex<Vec<u32>>,
@@ -64,24 +71,32 @@ impl Chain {
         fresh.write(0, &of.encode())?;
         fresh.write(GIDX_AT, &Gidx::default().encode().to_le_bytes())?;
         let number = fresh.commit(0)?;
-        Chain::over(space, number, of, Gidx::default(), Vec::new(), 0)
+        Chain::over(space, number, of, Vec::new(), None)
     }
 
-    /// The chain of a memtable that has these zones, and whose last item ends at `next` of the last of them.
+    /// The chain of a memtable that has these zones, and this last item, in the last of them.
     pub(crate) fn over(
         space: &Arc<Space>,
         number: u32,
         of: ChainMemtable,
-        gidx: Gidx,
         zones: Vec<u32>,
-        next: u64,
+        last: Option<(Gidx, Position, ItemHeader)>,
     ) -> Result<Chain> {
+        let next = last.map_or(0, |(_, at, item)| at.offset() + item.total() as u64);
+        let end = AtomicU64::new(last.map_or(0, |(_, _, item)| item.end_lsn()));
+        let gidx = last.map_or(Gidx::default(), |(gidx, ..)| gidx);
         let word_at = space.halloc().pool(PoolKind::Memtables).place(number)? + GIDX_AT;
         let zone_at = zones.last().map_or(Ok(0), |zone| space.zones().place(*zone))? as u64;
         let slots = AtomicU32::new(zones.len() as u32);
         let tail = Tail { slots, zone_at: AtomicU64::new(zone_at), next: AtomicU64::new(next) };
         let word = AtomicU64::new(gidx.encode());
-        Ok(Chain { space: space.clone(), number, of, word_at, word, tail, zones: Mutex::new(zones) })
+        let (salt, broken, zones) = (of.salt(number), AtomicBool::new(false), Mutex::new(zones));
+        Ok(Chain { space: space.clone(), number, of, salt, word_at, word, end, broken, tail, zones })
+    }
+
+    /// Where the last commit in it ends; 0 if there is none. When the word rests.
+    pub fn end_lsn(&self) -> Lsn {
+        self.end.load(Ordering::Relaxed)
     }
 
     /// Whose it is.
@@ -99,16 +114,28 @@ impl Chain {
         self.lock_zones().len() as u64 * zone_bytes(&self.space) as u64
     }
 
-    /// Gives the next item, whose records take `len` bytes, its place. To be called in the commit's turn alone. May open a zone, one of
-    /// `admission`'s; nothing is written yet.
+    /// How many zones it can still open. Nobody may begin who could need one more than that: in a turn it is too late to fail.
+    pub fn slots_left(&self) -> u32 {
+        MAX_SLOTS.saturating_sub(self.lock_zones().len() as u32)
+    }
+
+    /// Gives a commit's item, whose records take `len` bytes, its place. To be called in the commit's turn alone, once. May open a zone,
+    /// one of `admission`'s; nothing is written yet.
     ///
     /// # Errors
-    /// [`terrane_base::ErrorKind::LimitExceeded`] if the records take more than [`Chain::most`] or there are too many zones;
-    /// [`terrane_base::ErrorKind::InvalidArgument`] for a length that is no multiple of 8, and without an admission.
+    /// [`ErrorKind::LimitExceeded`] if the records take more than [`Chain::most`] or there are too many zones; [`ErrorKind::InvalidArgument`]
+    /// for a length that is no multiple of 8, and without an admission; [`ErrorKind::Poisoned`] if an item before it was not written. All but
+    /// the last can be ruled out before the turn.
     pub fn assign(&self, len: usize, admission: &mut Admission) -> Result<Place<'_>> {
+        self.check_whole()?;
         let most = Chain::most(&self.space);
-        if len > most || !len.is_multiple_of(8) {
+        if len > most {
             return Err(Error::limit("bytes of a chain log's item", len as u64, most as u64));
+        }
+        if !len.is_multiple_of(8) {
+            return Err(Error::invalid(format!(
+                "an item of a chain log has a multiple of 8 bytes, not {len}"
+            )));
         }
         let (room, total) = (zone_bytes(&self.space), ITEM_HEADER + len);
         let mut slots = self.tail.slots.load(Ordering::Relaxed);
@@ -130,17 +157,23 @@ impl Chain {
         let position = Position::new(slots - 1, next as u64)
             .ok_or_else(|| Error::limit("bytes of a zone", next as u64, MAX_ZONE_BYTES))?;
         let at = self.tail.zone_at.load(Ordering::Relaxed) as usize + next;
-        Ok(Place { chain: self, position, at, total, opened })
+        Ok(Place { chain: self, position, at, total, opened, written: false })
     }
 
     /// Has the word point at an item that was written and fenced: committed with the fence that follows, which is the caller's. To
-    /// be called by the orderer alone, in the order of the commits, with a fence behind each commit.
+    /// be called by the orderer alone, in the order of the commits, with a fence behind each commit, and for none behind one that was
+    /// not written.
     ///
     /// # Errors
-    /// What the memory fails with.
-    pub fn advance(&self, to: Position) -> Result<()> {
-        let word = Gidx::decode(self.word.load(Ordering::Relaxed))?.advanced(to).encode();
+    /// [`ErrorKind::InvalidArgument`] for an item that is not behind the last one; what the memory fails with.
+    pub fn advance(&self, to: Written) -> Result<()> {
+        let gidx = Gidx::decode(self.word.load(Ordering::Relaxed))?;
+        if gidx.current >= Some(to.position) {
+            return Err(Error::invalid("the items of a chain are committed in another order than they lie"));
+        }
+        let word = gidx.advanced(to.position).encode();
         self.word.store(word, Ordering::Relaxed);
+        self.end.store(to.end_lsn, Ordering::Relaxed);
         let pmem = self.pmem();
         pmem.store_word(self.word_at, word)?;
         pmem.flush(self.word_at, size_of::<u64>())
@@ -153,10 +186,10 @@ impl Chain {
     }
 
     /// Tells `f` each committed record of a zone, in the order of the commits, with its commit's LSN and where in the memory it lies. Any number
-    /// of zones may be read at the same time. Holds one zone's bytes in memory.
+    /// of zones may be read at the same time, when the word rests. Holds one zone's bytes in memory.
     ///
     /// # Errors
-    /// [`terrane_base::ErrorKind::Corruption`] for whatever is damaged; what `f` fails with.
+    /// [`ErrorKind::Corruption`] for whatever is damaged; [`ErrorKind::InvalidArgument`] for a zone that there is not; what `f` fails with.
     pub fn read(
         &self,
         slot: u32,
@@ -166,14 +199,14 @@ impl Chain {
         let mut bytes = vec![0; end];
         self.pmem().load(at, &mut bytes)?;
         let mut offset = ZONE_HEADER;
-        let mut last = None;
+        let mut last = self.of.from_lsn;
         while offset < end {
             let place = |e: Error| self.place_error(e, at + offset);
             let item = self.item_in(&bytes, slot, offset).map_err(place)?;
-            if last.is_some_and(|last| item.lsn < last) {
+            if item.lsn < last {
                 return Err(place(Error::corruption("the items of a zone are out of order")));
             }
-            last = Some(item.end_lsn());
+            last = item.end_lsn();
             let from = offset + ITEM_HEADER;
             let to = from + item.len as usize;
             let Some(mut records) = bytes.get(from..to) else {
@@ -182,6 +215,10 @@ impl Chain {
             while !records.is_empty() {
                 let record_at = at + to - records.len();
                 let (record, len) = read_record(records).map_err(|e| self.place_error(e, record_at))?;
+                if record.seq <= item.lsn || record.seq > item.end_lsn() {
+                    let what = "a record's sequence is not one of its commit's";
+                    return Err(self.place_error(Error::corruption(what), record_at));
+                }
                 f(item.lsn, record_at, record)?;
                 records = &records[len..];
             }
@@ -190,13 +227,18 @@ impl Chain {
         Ok(())
     }
 
-    /// Gives its zones back, and then its object: durable when this returns. Nobody may have anything to do with it any more, and it must be
-    /// durable elsewhere that all up to its last commit is settled ([`crate::recover()`]): that commit may have other items, which are
-    /// counted after a crash.
+    /// Gives its zones back, and then its object: durable when this returns. Nobody may have anything to do with it any more. It must be
+    /// durable elsewhere that all commits before `settled` are ([`crate::recover()`]), those in this chain among them: they may have other
+    /// items, which are counted after a crash. A crash in between leaves an empty chain, to be released again.
     ///
     /// # Errors
-    /// What the allocator fails with.
-    pub fn release(self) -> Result<()> {
+    /// [`ErrorKind::InvalidArgument`] if `settled` is before the end of the last commit here; what the allocator fails with.
+    pub fn release(self, settled: Lsn) -> Result<()> {
+        if settled < self.end_lsn() {
+            let what =
+                format!("a chain with commits up to {} is released, settled is {settled}", self.end_lsn());
+            return Err(Error::invalid(what));
+        }
         // A word that points into a zone that is gone would be damage. And the object goes last: the next one of its number must not find
         // these zones.
         let pmem = self.pmem();
@@ -215,7 +257,7 @@ impl Chain {
         let at = self.zone_at(slot)?;
         zone_header(&self.space, self.number, slot, at)?;
         let end = match slot == last.slot() {
-            true => last.offset() as usize + item_at(&self.space, self.number, at, last)?.total(),
+            true => last.offset() as usize + item_at(&self.space, self.salt, at, last)?.total(),
             false => {
                 let next = self.zone_at(slot + 1)?;
                 zone_header(&self.space, self.number, slot + 1, next)?.before as usize
@@ -230,7 +272,7 @@ impl Chain {
     fn item_in(&self, zone: &[u8], slot: u32, offset: usize) -> Result<ItemHeader> {
         let bytes = zone.get(offset..).and_then(|b| b.first_chunk::<ITEM_HEADER>());
         match (bytes, Position::new(slot, offset as u64)) {
-            (Some(bytes), Some(position)) => ItemHeader::decode(bytes, self.number, position),
+            (Some(bytes), Some(position)) => ItemHeader::decode(bytes, self.salt, position),
             _ => Err(Error::corruption("an item does not end where its zone's items do")),
         }
     }
@@ -238,6 +280,15 @@ impl Chain {
     fn zone_at(&self, slot: u32) -> Result<usize> {
         let zone = self.lock_zones().get(slot as usize).copied();
         self.space.zones().place(zone.ok_or_else(|| Error::invalid("a chain has no such zone"))?)
+    }
+
+    fn check_whole(&self) -> Result<()> {
+        match self.broken.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::Poisoned, "a commit to this memtable was not written")
+                .with_file(self.pmem().path())
+                .with_hint("open the database again")),
+        }
     }
 
     fn place_error(&self, e: Error, at: usize) -> Error {
@@ -254,9 +305,10 @@ impl Chain {
     }
 }
 
-/// Where an item of a commit goes. It stays with its thread, whose fence it is that makes what was written durable.
+/// Where an item of a commit goes. It stays with its thread, whose fence it is that makes what was written durable. Dropped unwritten it
+/// breaks its chain, which takes no more items: what lies behind it could never be committed.
 #[derive(Debug)]
-#[must_use = "everything behind a place that is not written waits"]
+#[must_use = "dropping it breaks its chain"]
 pub struct Place<'c> {
     chain: &'c Chain,
     position: Position,
@@ -265,33 +317,61 @@ pub struct Place<'c> {
     total: usize,
     /// A zone that is opened for it.
     opened: Option<(Fresh<'c>, ZoneHeader)>,
+    written: bool,
 }
 
-impl<'c> Place<'c> {
-    /// Writes the item. `item` has its records behind [`ITEM_HEADER`] bytes, which are filled in here. Durable once this thread has fenced;
-    /// gives what [`Chain::advance`] is to be called with.
-    ///
-    /// # Errors
-    /// [`terrane_base::ErrorKind::InvalidArgument`] if it is not as long as was said; what the memory fails with.
-    pub fn write(self, lsn: Lsn, items: u32, units: u32, item: &mut [u8]) -> Result<(&'c Chain, Position)> {
-        let Place { chain, position, at, total, opened } = self;
-        if item.len() != total {
-            return Err(Error::invalid(format!("an item of {} bytes in a place of {total}", item.len())));
+/// An item that was written: see [`Chain::advance`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    position: Position,
+    end_lsn: Lsn,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.written {
+            self.chain.broken.store(true, Ordering::Relaxed);
+            // The chain has the zone: it must not become another's before the memory is opened again.
+            std::mem::forget(self.opened.take());
         }
-        if let Some((fresh, header)) = opened {
-            fresh.write(0, &header.encode())?;
-            fresh.commit(zone_tag(chain.number, header.slot))?;
-        }
-        let header = ItemHeader { lsn, len: (total - ITEM_HEADER) as u32, items, units };
-        item[..ITEM_HEADER].copy_from_slice(&header.encode(chain.number, position));
-        chain.pmem().write(at, item)?;
-        Ok((chain, position))
     }
 }
 
-/// The bytes of a zone that can be told apart.
-pub(crate) fn zone_bytes(space: &Space) -> usize {
-    space.zones().object_bytes().min(MAX_ZONE_BYTES as usize)
+impl Place<'_> {
+    /// Where in the memory the item's records will lie.
+    pub fn records_at(&self) -> usize {
+        self.at + ITEM_HEADER
+    }
+
+    /// Writes the item, one of `items` of the commit at `lsn`, which takes `units` of the order. `item` has its records behind
+    /// [`ITEM_HEADER`] bytes, which are filled in here. Durable once this thread has fenced; gives what [`Chain::advance`] is to be called
+    /// with.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it is not as long as was said, or says what cannot be; what the memory fails with. The chain is
+    /// broken then.
+    pub fn write(mut self, lsn: Lsn, items: u32, units: u32, item: &mut [u8]) -> Result<Written> {
+        let (chain, total) = (self.chain, self.total);
+        if item.len() != total {
+            return Err(Error::invalid(format!("an item of {} bytes in a place of {total}", item.len())));
+        }
+        let header = ItemHeader { lsn, len: (total - ITEM_HEADER) as u32, items, units };
+        header.check()?;
+        if let Some((fresh, zone)) = &self.opened {
+            fresh.write(0, &zone.encode())?;
+        }
+        if let Some((fresh, zone)) = self.opened.take() {
+            fresh.commit(zone_tag(chain.number, zone.slot))?;
+        }
+        item[..ITEM_HEADER].copy_from_slice(&header.encode(chain.salt, self.position));
+        chain.pmem().write(self.at, item)?;
+        self.written = true;
+        Ok(Written { position: self.position, end_lsn: header.end_lsn() })
+    }
+}
+
+fn zone_bytes(space: &Space) -> usize {
+    space.zones().object_bytes()
 }
 
 /// The tag under which a zone is its memtable's.
@@ -299,9 +379,9 @@ fn zone_tag(memtable: u32, slot: u32) -> u64 {
     u64::from(memtable) * u64::from(MAX_SLOTS) + u64::from(slot)
 }
 
-/// Whose a zone with this tag is, and which of its zones.
-pub(crate) fn of_zone_tag(tag: u64) -> (u32, u32) {
-    ((tag / u64::from(MAX_SLOTS)) as u32, (tag % u64::from(MAX_SLOTS)) as u32)
+/// Whose a zone with this tag is, and which of its zones; `None` if it is nobody's.
+pub(crate) fn of_zone_tag(tag: u64) -> Option<(u32, u32)> {
+    Some((u32::try_from(tag / u64::from(MAX_SLOTS)).ok()?, (tag % u64::from(MAX_SLOTS)) as u32))
 }
 
 /// The description and the word of a memtable. What the word says is durable after the next fence: a process may have died between storing
@@ -318,13 +398,8 @@ pub(crate) fn memtable(space: &Space, number: u32) -> Result<(ChainMemtable, Gid
     Ok((of, gidx))
 }
 
-/// The header of the item at `position` of the zone that lies at `zone_at`.
-pub(crate) fn item_at(
-    space: &Space,
-    memtable: u32,
-    zone_at: usize,
-    position: Position,
-) -> Result<ItemHeader> {
+/// The header of the item at `position` of the zone that lies at `zone_at`, in the memtable with this salt.
+pub(crate) fn item_at(space: &Space, salt: u64, zone_at: usize, position: Position) -> Result<ItemHeader> {
     let pmem = space.halloc().pmem();
     let at = zone_at + position.offset() as usize;
     let place = |e: Error| e.with_file(pmem.path()).with_offset(at as u64);
@@ -333,7 +408,11 @@ pub(crate) fn item_at(
     }
     let mut bytes = [0; ITEM_HEADER];
     pmem.load(at, &mut bytes)?;
-    ItemHeader::decode(&bytes, memtable, position).map_err(place)
+    let item = ItemHeader::decode(&bytes, salt, position).map_err(place)?;
+    match position.offset() as usize + item.total() <= zone_bytes(space) {
+        true => Ok(item),
+        false => Err(place(Error::corruption("an item ends beyond its zone"))),
+    }
 }
 
 /// The beginning of the zone that lies at `at`, which is to be this one.

@@ -14,7 +14,8 @@
 //! 2. In its turn (`Ring::reserve_in_turn` of `terrane-commit`) it takes a place in each memtable: [`Chain::assign`]. Turns
 //!    come in the order of the commits, so what lies before an item in its zones is of earlier commits.
 //! 3. It writes its items, in parallel with others ([`Place::write`]), and fences.
-//! 4. Whoever orders has each word point at its item ([`Chain::advance`]), commit by commit, and fences behind each commit.
+//! 4. Whoever orders has each word point at its item ([`Chain::advance`]), commit by commit, and fences behind each commit. A commit
+//!    that was not written ends this: none behind it is ever committed.
 //!
 //! # After a crash
 //! [`recover()`] gives what was committed: all whose fence of step 4 was passed, and perhaps one more, whole. Zones that were opened
@@ -27,6 +28,6 @@ mod chain;
 mod recover;
 mod space;
 
-pub use chain::{Chain, Place};
+pub use chain::{Chain, Place, Written};
 pub use recover::{Recovered, recover};
 pub use space::{Admission, Space};

@@ -56,15 +56,24 @@ impl Found {
                     Error::corruption(format!("memtable {} has lost zone {}", self.number, position.slot()))
                         .with_file(space.halloc().pmem().path())
                 })?;
-                Some(item_at(space, self.number, space.zones().place(zone)?, position)?)
+                let item = item_at(space, self.of.salt(self.number), space.zones().place(zone)?, position)?;
+                if item.lsn < self.of.from_lsn {
+                    return Err(Error::corruption(format!(
+                        "the last item of memtable {} of subtable {} is older than the memtable",
+                        self.number, self.of.subtable
+                    ))
+                    .with_file(space.halloc().pmem().path()));
+                }
+                Some(item)
             }
         };
         Ok(())
     }
 }
 
-/// Finds out what was committed. All commits before the LSN `settled` were, whatever has become of them since: memtables that had items
-/// of them may have been released.
+/// Finds out what was committed. All commits that end at or before the LSN `settled` were, whatever has become of them since: memtables
+/// that had items of them may have been released. A memtable that was being released may come back as an empty chain. All memtables
+/// that commits go to are in this one memory: items elsewhere would be missed.
 ///
 /// # Errors
 /// [`terrane_base::ErrorKind::Corruption`] for whatever is damaged or contradicts itself; what the memory fails with.
@@ -73,7 +82,9 @@ pub fn recover(space: &Arc<Space>, settled: Lsn) -> Result<Recovered> {
     let mut zones: BTreeMap<u32, BTreeMap<u32, u32>> = BTreeMap::new();
     for zone in space.zones().committed() {
         let (zone, tag) = zone?;
-        let (memtable, slot) = of_zone_tag(tag);
+        let whose = of_zone_tag(tag);
+        let (memtable, slot) =
+            whose.ok_or_else(|| file(Error::corruption(format!("zone {zone} has a tag of nobody's"))))?;
         if zones.entry(memtable).or_default().insert(slot, zone).is_some() {
             return Err(file(Error::corruption(format!("memtable {memtable} has two zones {slot}"))));
         }
@@ -100,12 +111,12 @@ pub fn recover(space: &Arc<Space>, settled: Lsn) -> Result<Recovered> {
         unused.extend(f.zones.drain(used..));
     }
     space.release(&unused)?;
-    let ends = found.iter().filter_map(|f| f.last).map(|item| item.end_lsn());
+    let ends = found.iter().map(|f| f.last.map_or(f.of.from_lsn, |item| item.end_lsn()));
     let next_lsn = ends.max().unwrap_or(0).max(settled);
     found.sort_by_key(|f| (f.of.subtable, f.of.generation));
     let chains = found.into_iter().map(|f| {
-        let next = f.gidx.current.zip(f.last).map_or(0, |(p, item)| p.offset() + item.total() as u64);
-        Chain::over(space, f.number, f.of, f.gidx, f.zones, next)
+        let last = f.gidx.current.zip(f.last).map(|(position, item)| (f.gidx, position, item));
+        Chain::over(space, f.number, f.of, f.zones, last)
     });
     Ok(Recovered { chains: chains.collect::<Result<_>>()?, next_lsn, undone, reclaimed: unused.len() as u64 })
 }
@@ -127,18 +138,21 @@ fn take_back(space: &Space, found: &mut [Found], settled: Lsn) -> Result<Option<
         _ if least != most => fail("do not say the same"),
         Some((items, _)) if count > u64::from(items) => fail("are more than it has"),
         Some((items, _)) if count < u64::from(items) => {
-            let pmem = space.halloc().pmem();
+            // Nothing is stored before all of it is seen to be right.
             for member in &mut members {
                 member.gidx = member.gidx.undone();
-                let at = space.halloc().pool(PoolKind::Memtables).place(member.number)? + GIDX_AT;
-                pmem.store_word(at, member.gidx.encode())?;
-                pmem.flush(at, size_of::<u64>())?;
                 member.look(space)?;
             }
-            pmem.fence();
             if members.iter().any(|m| m.last_lsn() >= Some(last)) {
                 return fail("follow later ones");
             }
+            let pmem = space.halloc().pmem();
+            for member in &members {
+                let at = space.halloc().pool(PoolKind::Memtables).place(member.number)? + GIDX_AT;
+                pmem.store_word(at, member.gidx.encode())?;
+                pmem.flush(at, size_of::<u64>())?;
+            }
+            pmem.fence();
             Ok(Some(last))
         }
         _ => Ok(None),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrane_base::{Error, ErrorKind, Result};
+use terrane_format::chain::MAX_ZONE_BYTES;
 use terrane_format::pm::PoolKind;
 use terrane_halloc::{Fresh, Halloc, Pool};
 
@@ -21,10 +22,17 @@ pub struct Space {
 
 impl Space {
     /// Over all zones of a memory that has no other user.
-    pub fn new(halloc: Arc<Halloc>) -> Arc<Space> {
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if its zones are larger than [`MAX_ZONE_BYTES`].
+    pub fn new(halloc: Arc<Halloc>) -> Result<Arc<Space>> {
         let zones = halloc.pool(PoolKind::Zones);
+        if zones.object_bytes() as u64 > MAX_ZONE_BYTES {
+            let what = format!("zones of {} bytes are too large for chain logs", zones.object_bytes());
+            return Err(Error::invalid(what).with_file(halloc.pmem().path()));
+        }
         let free = AtomicU64::new(zones.objects() - zones.taken());
-        Arc::new(Space { halloc, free })
+        Ok(Arc::new(Space { halloc, free }))
     }
 
     /// The memory.

@@ -3,19 +3,24 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use terrane_base::{ErrorKind, Lsn, Result};
 use terrane_chainlog::{Chain, Recovered, Space, recover};
 use terrane_format::Kind;
-use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, record_len, write_record};
+use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, MAX_SLOTS, record_len, write_record};
 use terrane_format::pm::PoolKind;
 use terrane_halloc::{Halloc, Plan};
 use terrane_media::PmemMode;
 use terrane_media::sim::{CrashKind, Image, OpInfo, SimMedia};
 
-const PLAN: Plan = Plan { bytes: 512 << 10, subtables: 4, memtables: 8, zone_bytes: 4 << 10 };
+const PLAN: Plan = Plan { bytes: 320 << 10, subtables: 4, memtables: 8, zone_bytes: 4 << 10 };
 const UUID: [u8; 16] = *b"0123456789abcdef";
+
+static CHECKS: AtomicU64 = AtomicU64::new(0);
+/// Recoveries that took nothing back, that took a commit back, and zones that were given back.
+static SEEN: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 fn path() -> &'static Path {
     Path::new("/pm")
@@ -28,7 +33,7 @@ fn machine() -> Arc<SimMedia> {
 }
 
 fn open(media: &SimMedia) -> Arc<Space> {
-    Space::new(Arc::new(Halloc::open(media, path(), PmemMode::Dax, UUID, 0).unwrap()))
+    Space::new(Arc::new(Halloc::open(media, path(), PmemMode::Dax, UUID, 0).unwrap())).unwrap()
 }
 
 /// Numbers from a seed.
@@ -39,6 +44,11 @@ fn next(seed: &mut u64, below: u64) -> u64 {
 
 /// One commit: for each subtable that it touches the values that it puts.
 type Commit = BTreeMap<u64, Vec<Vec<u8>>>;
+
+/// How much of the order it takes.
+fn units_of(commit: &Commit) -> u64 {
+    commit.values().map(|values| values.len() as u64).sum()
+}
 
 /// What is certain at a moment, by LSN, and what is on its way.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +66,7 @@ fn content(chains: &[Chain]) -> BTreeMap<Lsn, Commit> {
     for chain in chains {
         for slot in 0..chain.slots().unwrap() {
             let tell = |lsn, _, record: ChainRecord<'_>| {
-                assert!(record.seq >= lsn && record.key == chain.of().subtable.to_be_bytes());
+                assert_eq!(record.key, chain.of().subtable.to_be_bytes());
                 let values = all.entry(lsn).or_default().entry(chain.of().subtable).or_default();
                 values.push(record.value.to_vec());
                 Ok(())
@@ -80,15 +90,25 @@ impl Model {
 
     /// Recovers a machine that comes up after a crash, compares, commits more, and recovers once more.
     fn check(&self, media: &SimMedia, what: &str) {
+        let midway: Arc<Mutex<Vec<Image>>> = Arc::default();
+        // Of one recovery in so many the machine is kept before each of its stores and fences.
+        if CHECKS.fetch_add(1, Ordering::Relaxed).is_multiple_of(24) {
+            let into = midway.clone();
+            media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| {
+                into.lock().unwrap().push(m.image());
+            })));
+        }
         let space = open(media);
         let recovered = recover(&space, self.settled).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+        media.on_op(None);
         let found = self.allowed(content(&recovered.chains));
         let certain = self.allowed(self.committed.clone());
         let mut with_last = self.committed.clone();
         with_last.extend(self.moving.clone());
         let with_last = self.allowed(with_last);
         assert!(found == certain || found == with_last, "{what}: {found:?}");
-        assert!(self.committed.keys().all(|lsn| *lsn < recovered.next_lsn), "{what}");
+        let ends = self.committed.iter().map(|(lsn, commit)| lsn + units_of(commit));
+        assert!(ends.max().unwrap_or(0) <= recovered.next_lsn, "{what}");
         // What a recovery has found stays so, also if power fails right behind it.
         for kind in [CrashKind::PowerLost, CrashKind::PowerWords] {
             let again = open(&media.image().crash(kind, 1));
@@ -96,6 +116,20 @@ impl Model {
             assert_eq!(again.undone, None, "{what}");
             assert_eq!(self.allowed(content(&again.chains)), found, "{what}: after another crash");
         }
+        // Nor does a crash at any point of it change what there is, but that who died had the last commit or not.
+        let midway = std::mem::take(&mut *midway.lock().unwrap());
+        for (at, image) in midway.iter().enumerate() {
+            for kind in [CrashKind::Process, CrashKind::PowerLost, CrashKind::PowerWords] {
+                let again = recover(&open(&image.crash(kind, at as u64)), self.settled).unwrap();
+                let now = self.allowed(content(&again.chains));
+                assert!(
+                    now == certain || now == with_last,
+                    "{what}: crash {at} of recovery, {kind:?}: {now:?}"
+                );
+            }
+        }
+        SEEN[usize::from(recovered.undone.is_some())].fetch_add(1, Ordering::Relaxed);
+        SEEN[2].fetch_add(recovered.reclaimed, Ordering::Relaxed);
         // All zones are somebody's or free, and it goes on.
         let Recovered { mut chains, next_lsn, .. } = recovered;
         let zones = space.halloc().pool(PoolKind::Zones);
@@ -116,7 +150,7 @@ impl Model {
 
 /// Does what a leader and the orderer do.
 fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Commit) -> Result<()> {
-    let units = of.values().map(Vec::len).sum::<usize>() as u32;
+    let units = units_of(of) as u32;
     let mut admission = space.admit(of.len() as u64)?;
     let (mut places, mut seq) = (Vec::new(), lsn);
     for (subtable, values) in of {
@@ -129,14 +163,15 @@ fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Com
         places.push((chains[subtable].assign(item.len() - ITEM_HEADER, &mut admission)?, item));
     }
     let pmem = space.halloc().pmem().clone();
-    let written: Result<Vec<_>> = places
-        .into_iter()
-        .map(|(place, mut item)| place.write(lsn, of.len() as u32, units, &mut item))
+    let written: Result<Vec<_>> = (of.keys().zip(places))
+        .map(|(subtable, (place, mut item))| {
+            Ok((subtable, place.write(lsn, of.len() as u32, units, &mut item)?))
+        })
         .collect();
     let written = written?;
     pmem.fence();
-    for (chain, position) in written {
-        chain.advance(position)?;
+    for (subtable, item) in written {
+        chains[subtable].advance(item)?;
     }
     pmem.fence();
     Ok(())
@@ -164,7 +199,7 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
             m.settled = lsn;
             m.going.insert(subtable, lsn - 1);
             drop(m);
-            chain.release().unwrap();
+            chain.release(lsn).unwrap();
             continue;
         }
         let mut of = Commit::new();
@@ -184,8 +219,9 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
         commit(&space, &refs, lsn, &of).unwrap();
         let mut m = model.lock().unwrap();
         m.moving = None;
-        lsn += of.values().map(Vec::len).sum::<usize>() as u64;
-        m.committed.insert(lsn - of.values().map(Vec::len).sum::<usize>() as u64, of);
+        let units = units_of(&of);
+        m.committed.insert(lsn, of);
+        lsn += units;
     }
     media.on_op(None);
     Arc::try_unwrap(seen).unwrap_or_default().into_inner().unwrap()
@@ -215,8 +251,12 @@ fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
             }
         }
     }
-    println!("{images} crashes at {points} points");
-    assert!(points > 200);
+    let seen = SEEN.each_ref().map(|n| n.load(Ordering::Relaxed));
+    println!(
+        "{images} crashes at {points} points; {} commits taken back, {} zones reclaimed",
+        seen[1], seen[2]
+    );
+    assert!(points > 200 && seen.iter().all(|n| *n > 0), "{seen:?}");
 }
 
 #[test]
@@ -229,8 +269,9 @@ fn without_what_is_settled_a_released_items_commit_would_be_taken_back() {
     let refs = chains.iter().map(|c| (c.of().subtable, c)).collect();
     let both: Commit = [0, 1].map(|subtable| (subtable, vec![b"v".to_vec()])).into();
     commit(&space, &refs, 1, &both).unwrap();
-    let [_, second] = chains;
-    second.release().unwrap();
+    let [first, second] = chains;
+    assert_eq!((first.end_lsn(), second.end_lsn()), (3, 3));
+    second.release(3).unwrap();
     let after = |settled| {
         let space = open(&media.image().crash(CrashKind::Process, 1));
         let recovered = recover(&space, settled).unwrap();
@@ -304,7 +345,7 @@ fn limits_are_said_before_anything_is_written() {
     assert_eq!(most, (4 << 10) - 64 - ITEM_HEADER);
     let mut admission = space.admit(1).unwrap();
     assert_eq!(chain.assign(most + 8, &mut admission).unwrap_err().kind(), ErrorKind::LimitExceeded);
-    assert_eq!(chain.assign(most - 4, &mut admission).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(chain.assign(most - 4, &mut admission).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let free = space.free();
     let e = space.admit(free + 1).unwrap_err();
     assert!(e.kind() == ErrorKind::OutOfSpace && e.hint().is_some());
@@ -313,5 +354,53 @@ fn limits_are_said_before_anything_is_written() {
     let place = chain.assign(most, &mut admission).unwrap();
     // Set aside was one, and that is taken.
     assert_eq!(chain.assign(8, &mut admission).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(place.write(1, 1, 1, &mut [0; 8]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(chain.slots_left(), MAX_SLOTS - 1);
+    drop(place);
+}
+
+#[test]
+fn a_place_that_is_not_written_breaks_its_chain_and_its_zone_is_nobody_elses() {
+    let media = machine();
+    let space = open(&media);
+    let create =
+        |subtable| Chain::create(&space, ChainMemtable { subtable, generation: 1, from_lsn: 1 }).unwrap();
+    let [broken, whole] = [create(1), create(2)];
+    let mut admission = space.admit(1).unwrap();
+    let place = broken.assign(64, &mut admission).unwrap();
+    let refused = place.write(1, 1, 1, &mut [0; 8]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    let mut more = space.admit(1).unwrap();
+    assert_eq!(broken.assign(8, &mut more).unwrap_err().kind(), ErrorKind::Poisoned);
+    let of = Commit::from([(2, vec![b"v".to_vec()])]);
+    commit(&space, &[(2, &whole)].into(), 5, &of).unwrap();
+    let zones = space.halloc().pool(PoolKind::Zones);
+    // That of the broken one is not the other's, and comes back when the memory is opened again.
+    assert_eq!(zones.taken(), 2);
+    drop((more, admission));
+    assert_eq!(space.free(), zones.objects() - 2);
+    let again = open(&media.image().crash(CrashKind::Process, 1));
+    let recovered = recover(&again, 0).unwrap();
+    assert_eq!(content(&recovered.chains).into_values().collect::<Vec<_>>(), [of]);
+    assert_eq!(again.free(), zones.objects() - 1);
+}
+
+#[test]
+fn items_are_committed_in_the_order_in_which_they_lie() {
+    let media = machine();
+    let space = open(&media);
+    let chain = Chain::create(&space, ChainMemtable { subtable: 1, generation: 1, from_lsn: 1 }).unwrap();
+    let mut admission = space.admit(2).unwrap();
+    let mut write = |lsn| {
+        let mut item = vec![0; ITEM_HEADER];
+        write_record(&mut item, &ChainRecord { key: b"k", seq: lsn + 1, kind: Kind::Put, value: b"v" });
+        let place = chain.assign(item.len() - ITEM_HEADER, &mut admission).unwrap();
+        place.write(lsn, 1, 1, &mut item).unwrap()
+    };
+    let [first, second] = [write(1), write(2)];
+    chain.advance(second).unwrap();
+    for late in [first, second] {
+        assert_eq!(chain.advance(late).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    assert_eq!(chain.end_lsn(), 3);
+    assert_eq!(chain.release(2).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }

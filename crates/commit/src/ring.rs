@@ -234,7 +234,8 @@ impl<E: Send> Ring<E> {
     }
 
     /// Takes the next `units` units. Whatever of the commit can fail must have been checked before. Waits only if the
-    /// ring is full of entries that are not yet taken up by the orderer; any number of threads may wait.
+    /// ring is full of entries that are not yet taken up by the orderer, and in one with turns for those before it; any number
+    /// of threads may wait.
     ///
     /// # Errors
     /// `LimitExceeded` if `units` is zero or more than [`MAX_UNITS`]; nothing is reserved then.

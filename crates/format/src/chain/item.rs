@@ -88,28 +88,46 @@ impl ItemHeader {
         self.lsn + u64::from(self.units)
     }
 
-    /// The header of an item of `memtable` at `position`.
-    pub fn encode(&self, memtable: u32, position: Position) -> [u8; ITEM_HEADER] {
+    /// Whether there can be such an item.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if not.
+    pub fn check(&self) -> Result<()> {
+        let len = u64::from(self.len);
+        let possible = (1..=MAX_ITEMS).contains(&self.items)
+            && self.units > 0
+            && self.lsn.checked_add(self.units.into()).is_some()
+            && len.is_multiple_of(UNIT)
+            && len <= MAX_ZONE_BYTES;
+        match possible {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("an item of a chain log says what cannot be: {self:?}"))),
+        }
+    }
+
+    /// The header of an item at `position` of the memtable with this [salt](super::ChainMemtable::salt). There must be such an item
+    /// ([`ItemHeader::check`]).
+    pub fn encode(&self, salt: u64, position: Position) -> [u8; ITEM_HEADER] {
         let mut out = [0; ITEM_HEADER];
         out[..8].copy_from_slice(&self.lsn.to_le_bytes());
         out[8..12].copy_from_slice(&self.len.to_le_bytes());
         out[12..16].copy_from_slice(&(self.items | RECORDS << ITEMS_BITS).to_le_bytes());
         out[16..20].copy_from_slice(&self.units.to_le_bytes());
-        let crc = checksum::salted_crc(position.salt(memtable), &out[..20]);
+        let crc = checksum::salted_crc(position.salted(salt), &out[..20]);
         out[20..24].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
-    /// What the header of an item of `memtable` at `position` says.
+    /// What the header of an item at `position` of the memtable with this salt says.
     ///
     /// # Errors
     /// [`ErrorKind::Corruption`] for damage and for the header of another place; [`ErrorKind::NewerFormat`] for an item that holds something
     /// else.
-    pub fn decode(bytes: &[u8; ITEM_HEADER], memtable: u32, position: Position) -> Result<Self> {
+    pub fn decode(bytes: &[u8; ITEM_HEADER], salt: u64, position: Position) -> Result<Self> {
         let fail = |what: &str| Err(Error::corruption(format!("an item of a chain log {what}")));
         let mut r = Reader::new(bytes);
         let (lsn, len, items_and_kind, units, crc) = (r.u64()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
-        if crc != checksum::salted_crc(position.salt(memtable), &bytes[..20]) {
+        if crc != checksum::salted_crc(position.salted(salt), &bytes[..20]) {
             return fail("does not match its checksum");
         }
         let (items, kind) = (items_and_kind & MAX_ITEMS, items_and_kind >> ITEMS_BITS);
@@ -118,14 +136,10 @@ impl ItemHeader {
             return Err(Error::new(ErrorKind::NewerFormat, what)
                 .with_hint("open the database with the version that wrote it, or a later one"));
         }
-        if items == 0
-            || units == 0
-            || lsn.checked_add(units.into()).is_none()
-            || !u64::from(len).is_multiple_of(UNIT)
-            || u64::from(len) > MAX_ZONE_BYTES
-        {
-            return fail("says what cannot be");
+        let header = ItemHeader { lsn, len, items, units };
+        match header.check() {
+            Ok(()) => Ok(header),
+            Err(_) => fail("says what cannot be"),
         }
-        Ok(ItemHeader { lsn, len, items, units })
     }
 }

@@ -24,7 +24,7 @@
 //!     8  length          4   of the records behind it, a multiple of 8
 //!    12  items and kind  4   bits 0 ..= 23: of how many items the commit is one; above: what it holds, 1 is records
 //!    16  units           4   how much of the order the commit takes
-//!    20  CRC-32C         4   of all before, salted with the memtable's number and the item's position
+//!    20  CRC-32C         4   of all before, salted with whose it is and where it lies
 //!    24  records
 //!
 //! record    zeros behind it up to a multiple of 8
@@ -94,9 +94,9 @@ impl Position {
         u64::from(self.0 & ((1 << OFFSET_BITS) - 1)) * UNIT
     }
 
-    /// What the checksum of an item here is salted with.
-    fn salt(self, memtable: u32) -> u64 {
-        u64::from(memtable) << 32 | u64::from(self.0)
+    /// What the checksum of an item here is salted with, in the memtable with this salt.
+    fn salted(self, salt: u64) -> u64 {
+        salt ^ u64::from(self.0)
     }
 }
 
@@ -168,6 +168,11 @@ impl ChainMemtable {
         let crc = checksum::crc(&out[..24]);
         out[24..28].copy_from_slice(&crc.to_le_bytes());
         out
+    }
+
+    /// What belongs to this memtable, which is object `number`, and to no other use of that object is salted with it.
+    pub fn salt(&self, number: u32) -> u64 {
+        checksum::key_hash(&[&self.encode()[..24], &number.to_le_bytes()].concat())
     }
 
     /// What the beginning of an object says.

@@ -17,7 +17,8 @@ fn what_lies_in_memory_is_pinned() {
     assert_eq!(gidx.encode(), 0x0050_0008_0050_0200);
     let memtable = ChainMemtable { subtable: 3, generation: 9, from_lsn: 0x1_0000_0001 }.encode();
     let zone = ZoneHeader { memtable: 7, slot: 5, before: 8192 }.encode();
-    let item = ItemHeader { lsn: 0x0102_0304_0506, len: 40, items: 2, units: 4 }.encode(7, at);
+    let salt = ChainMemtable { subtable: 3, generation: 9, from_lsn: 0x1_0000_0001 }.salt(7);
+    let item = ItemHeader { lsn: 0x0102_0304_0506, len: 40, items: 2, units: 4 }.encode(salt, at);
     let mut records = Vec::new();
     let put = ChainRecord { key: b"key", seq: 0x0a0b, kind: Kind::Put, value: b"value" };
     write_record(&mut records, &put);
@@ -43,8 +44,27 @@ fn an_item_elsewhere_is_not_taken_for_this_one() {
     let [here, there] = [64, 72].map(|at| Position::new(0, at).unwrap());
     let bytes = ItemHeader { lsn: 9, len: 8, items: 1, units: 4 }.encode(3, here);
     assert!(ItemHeader::decode(&bytes, 3, here).is_ok());
-    for (memtable, position) in [(4, here), (3, there)] {
-        assert_eq!(ItemHeader::decode(&bytes, memtable, position).unwrap_err().kind(), ErrorKind::Corruption);
+    for (salt, position) in [(4, here), (3, there)] {
+        assert_eq!(ItemHeader::decode(&bytes, salt, position).unwrap_err().kind(), ErrorKind::Corruption);
+    }
+    let of = ChainMemtable { subtable: 1, generation: 2, from_lsn: 3 };
+    let others = [ChainMemtable { generation: 3, ..of }, ChainMemtable { from_lsn: 4, ..of }];
+    assert!(others.iter().all(|other| other.salt(5) != of.salt(5)) && of.salt(5) != of.salt(6));
+}
+
+#[test]
+fn what_no_item_can_be_is_refused_before_it_is_written() {
+    let good = ItemHeader { lsn: 1, len: 8, items: 1, units: 1 };
+    assert!(good.check().is_ok());
+    let bad = [
+        ItemHeader { items: 0, ..good },
+        ItemHeader { items: MAX_ITEMS + 1, ..good },
+        ItemHeader { units: 0, ..good },
+        ItemHeader { lsn: u64::MAX, ..good },
+        ItemHeader { len: 4, ..good },
+    ];
+    for item in bad {
+        assert_eq!(item.check().unwrap_err().kind(), ErrorKind::InvalidArgument, "{item:?}");
     }
 }
 
