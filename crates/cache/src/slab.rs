@@ -250,11 +250,7 @@ pub(crate) fn rounded(len: usize) -> usize {
 }
 
 fn layout(len: usize) -> Layout {
-    match len
-        .checked_next_multiple_of(ALIGN)
-        .and_then(|body| HEADER.checked_add(body))
-        .map(|size| Layout::from_size_align(size, ALIGN))
-    {
+    match HEADER.checked_add(rounded(len)).map(|size| Layout::from_size_align(size, ALIGN)) {
         Some(Ok(layout)) => layout,
         // Beyond the address space. Ends the process, as running out of memory does.
         _ => handle_alloc_error(Layout::new::<Free>()),

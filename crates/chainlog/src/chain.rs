@@ -201,7 +201,7 @@ impl Chain {
         let mut offset = ZONE_HEADER;
         let mut last = self.of.from_lsn;
         while offset < end {
-            let place = |e: Error| self.place_error(e, at + offset);
+            let place = |e: Error| self.space.in_place(e, at + offset);
             let item = self.item_in(&bytes, slot, offset).map_err(place)?;
             if item.lsn < last {
                 return Err(place(Error::corruption("the items of a zone are out of order")));
@@ -214,10 +214,10 @@ impl Chain {
             };
             while !records.is_empty() {
                 let record_at = at + to - records.len();
-                let (record, len) = read_record(records).map_err(|e| self.place_error(e, record_at))?;
+                let (record, len) = read_record(records).map_err(|e| self.space.in_place(e, record_at))?;
                 if record.seq <= item.lsn || record.seq > item.end_lsn() {
                     let what = "a record's sequence is not one of its commit's";
-                    return Err(self.place_error(Error::corruption(what), record_at));
+                    return Err(self.space.in_place(Error::corruption(what), record_at));
                 }
                 f(item.lsn, record_at, record)?;
                 records = &records[len..];
@@ -265,7 +265,7 @@ impl Chain {
         };
         match (ZONE_HEADER..=zone_bytes(&self.space)).contains(&end) {
             true => Ok((at, end)),
-            false => Err(self.place_error(Error::corruption("the items of a zone end beyond it"), at)),
+            false => Err(self.space.in_place(Error::corruption("the items of a zone end beyond it"), at)),
         }
     }
 
@@ -289,10 +289,6 @@ impl Chain {
                 .with_file(self.pmem().path())
                 .with_hint("open the database again")),
         }
-    }
-
-    fn place_error(&self, e: Error, at: usize) -> Error {
-        e.with_file(self.pmem().path()).with_offset(at as u64)
     }
 
     fn pmem(&self) -> &dyn Pmem {
@@ -389,7 +385,7 @@ pub(crate) fn of_zone_tag(tag: u64) -> Option<(u32, u32)> {
 pub(crate) fn memtable(space: &Space, number: u32) -> Result<(ChainMemtable, Gidx)> {
     let at = space.halloc().pool(PoolKind::Memtables).place(number)?;
     let pmem = space.halloc().pmem();
-    let place = |e: Error| e.with_file(pmem.path()).with_offset(at as u64);
+    let place = |e| space.in_place(e, at);
     let mut bytes = [0; MEMTABLE_BYTES];
     pmem.load(at, &mut bytes)?;
     let of = ChainMemtable::decode(&bytes).map_err(place)?;
@@ -402,7 +398,7 @@ pub(crate) fn memtable(space: &Space, number: u32) -> Result<(ChainMemtable, Gid
 pub(crate) fn item_at(space: &Space, salt: u64, zone_at: usize, position: Position) -> Result<ItemHeader> {
     let pmem = space.halloc().pmem();
     let at = zone_at + position.offset() as usize;
-    let place = |e: Error| e.with_file(pmem.path()).with_offset(at as u64);
+    let place = |e| space.in_place(e, at);
     if position.offset() as usize + ITEM_HEADER > zone_bytes(space) {
         return Err(place(Error::corruption("the word of a memtable points beyond its zone")));
     }
@@ -418,7 +414,7 @@ pub(crate) fn item_at(space: &Space, salt: u64, zone_at: usize, position: Positi
 /// The beginning of the zone that lies at `at`, which is to be this one.
 pub(crate) fn zone_header(space: &Space, memtable: u32, slot: u32, at: usize) -> Result<ZoneHeader> {
     let pmem = space.halloc().pmem();
-    let place = |e: Error| e.with_file(pmem.path()).with_offset(at as u64);
+    let place = |e| space.in_place(e, at);
     let mut bytes = [0; ZONE_HEADER];
     pmem.load(at, &mut bytes)?;
     let header = ZoneHeader::decode(&bytes).map_err(place)?;

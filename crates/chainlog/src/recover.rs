@@ -49,20 +49,18 @@ impl Found {
     }
 
     fn look(&mut self, space: &Space) -> Result<()> {
+        let corruption = |what: String| {
+            let whose = format!("memtable {} of subtable {} {what}", self.number, self.of.subtable);
+            space.in_file(Error::corruption(whose))
+        };
         self.last = match self.gidx.current {
             None => None,
             Some(position) => {
-                let zone = self.zones.get(position.slot() as usize).copied().ok_or_else(|| {
-                    Error::corruption(format!("memtable {} has lost zone {}", self.number, position.slot()))
-                        .with_file(space.halloc().pmem().path())
-                })?;
+                let zone = self.zones.get(position.slot() as usize).copied();
+                let zone = zone.ok_or_else(|| corruption(format!("has lost zone {}", position.slot())))?;
                 let item = item_at(space, self.of.salt(self.number), space.zones().place(zone)?, position)?;
                 if item.lsn < self.of.from_lsn {
-                    return Err(Error::corruption(format!(
-                        "the last item of memtable {} of subtable {} is older than the memtable",
-                        self.number, self.of.subtable
-                    ))
-                    .with_file(space.halloc().pmem().path()));
+                    return Err(corruption("has a last item that is older than itself".into()));
                 }
                 Some(item)
             }
@@ -78,7 +76,7 @@ impl Found {
 /// # Errors
 /// [`terrane_base::ErrorKind::Corruption`] for whatever is damaged or contradicts itself; what the memory fails with.
 pub fn recover(space: &Arc<Space>, settled: Lsn) -> Result<Recovered> {
-    let file = |e: Error| e.with_file(space.halloc().pmem().path());
+    let file = |e| space.in_file(e);
     let mut zones: BTreeMap<u32, BTreeMap<u32, u32>> = BTreeMap::new();
     for zone in space.zones().committed() {
         let (zone, tag) = zone?;
@@ -131,8 +129,8 @@ fn take_back(space: &Space, found: &mut [Found], settled: Lsn) -> Result<Option<
     let (least, most) = (items.clone().min(), items.max());
     let count = members.len() as u64;
     let fail = |what: &str| {
-        Err(Error::corruption(format!("the items of the commit at LSN {last} {what}"))
-            .with_file(space.halloc().pmem().path()))
+        let what = format!("the items of the commit at LSN {last} {what}");
+        Err(space.in_file(Error::corruption(what)))
     };
     match least {
         _ if least != most => fail("do not say the same"),

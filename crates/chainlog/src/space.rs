@@ -71,6 +71,16 @@ impl Space {
         Ok(())
     }
 
+    /// An error that says which memory it is about.
+    pub(crate) fn in_file(&self, e: Error) -> Error {
+        e.with_file(self.halloc.pmem().path())
+    }
+
+    /// An error that says where in which memory it is.
+    pub(crate) fn in_place(&self, e: Error, at: usize) -> Error {
+        self.in_file(e).with_offset(at as u64)
+    }
+
     pub(crate) fn zones(&self) -> &Pool {
         self.halloc.pool(PoolKind::Zones)
     }
