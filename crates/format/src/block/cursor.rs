@@ -10,6 +10,7 @@ use std::ops::Range;
 use terrane_base::{Error, Result, Seq};
 
 use super::Block;
+use super::below::Below;
 use super::errors::bad;
 use super::lookup::{LeafProbe, LeafWalk, Probe};
 use super::view::{Record, Spot};
@@ -26,6 +27,8 @@ pub struct BlockCursor {
     at: Place,
     position: u32,
     valid: bool,
+    /// See [`BlockCursor::repeats`].
+    repeats: bool,
     trail: Vec<Step>,
     cut: Vec<u8>,
 }
@@ -40,34 +43,6 @@ struct Place {
 /// Suffixes up to this length are copied in one step, with bytes behind them that are then cut off: most are shorter, and a copy of any
 /// length takes longer.
 const WIDE: usize = 16;
-
-/// The record behind a cursor's.
-#[derive(Clone, Copy, Debug)]
-pub struct Peek<'a> {
-    /// Its kind.
-    pub kind: Kind,
-    /// Its sequence.
-    pub seq: Seq,
-    /// Its key, but for the first [`Peek::shared`] bytes.
-    pub suffix: &'a [u8],
-    /// The suffix with what follows it in the block, as many bytes as are copied in one step, if there are so many.
-    wide: Option<&'a [u8; WIDE]>,
-    record: Record,
-}
-
-impl Peek<'_> {
-    /// How many bytes of the cursor's key its key begins with, at least.
-    #[inline]
-    pub fn shared(&self) -> usize {
-        self.record.shared as usize
-    }
-
-    /// Where it ends in the block's bytes, and the one behind it begins.
-    #[inline]
-    pub fn end(&self) -> usize {
-        self.record.next as usize
-    }
-}
 
 /// How to get back to the record before.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +70,7 @@ impl BlockCursor {
             at: NOWHERE,
             position: 0,
             valid: false,
+            repeats: false,
             trail: Vec::new(),
             cut: Vec::new(),
         }
@@ -228,52 +204,40 @@ impl BlockCursor {
         self.load(block, self.at.next, self.position + 1)
     }
 
-    /// What the next record is, without going there; `None` at the last one.
+    /// Moves to the next record, if there is nothing to think about: it is not a deletion, has another key, which is `below`, and is not
+    /// newer than that shows. False otherwise, and the cursor stays.
     ///
     /// # Errors
     /// As [`BlockCursor::seek`].
     #[inline]
-    pub fn peek<'a>(&self, block: Block<'a>) -> Result<Option<Peek<'a>>> {
+    pub fn next_below(&mut self, block: Block<'_>, below: &mut Below) -> Result<bool> {
         let position = self.position + 1;
         if !self.valid || position >= block.rows() {
-            return Ok(None);
+            return Ok(false);
         }
+        self.valid = false;
         let record = block.record_at(self.at.next)?;
-        Ok(Some(Peek {
-            kind: Kind::from_u8(record.kind)?,
-            seq: block.seq_at(position)?,
-            suffix: block.slice(record.suffix, record.value),
-            wide: block.slice(record.suffix, record.suffix.saturating_add(WIDE as u32)).first_chunk(),
-            record,
-        }))
-    }
-
-    /// Moves to the record that [`BlockCursor::peek`] has just shown.
-    ///
-    /// # Errors
-    /// As [`BlockCursor::seek`].
-    #[inline]
-    pub fn go_to(&mut self, next: Peek<'_>) -> Result<()> {
-        let shared = next.record.shared as usize;
-        if shared > self.key.len() {
-            self.valid = false;
-            return Err(shares_too_much(next.record));
+        let (seq, kind) = (block.seq_at(position)?, Kind::from_u8(record.kind)?);
+        let (shared, suffix) = (record.shared as usize, block.slice(record.suffix, record.value));
+        let Some(own) = self.key.get(shared..) else { return Err(shares_too_much(record)) };
+        self.valid = true;
+        if seq > below.seq() || kind.is_delete() || is_same(own, suffix) || !below.admits(shared, suffix) {
+            return Ok(false);
         }
         if !self.trail.is_empty() {
             self.forget_trail();
         }
-        self.key.truncate(shared);
-        match next.wide {
-            Some(wide) if next.suffix.len() <= WIDE => {
-                self.key.extend_from_slice(wide);
-                self.key.truncate(shared + next.suffix.len());
-            }
-            _ => self.key.extend_from_slice(next.suffix),
-        }
-        self.seq = next.seq;
-        self.at = Place { kind: next.kind, value: next.record.value, next: next.record.next };
-        self.position += 1;
-        Ok(())
+        self.take_suffix(block, record, suffix);
+        self.seq = seq;
+        self.at = Place { kind, value: record.value, next: record.next };
+        self.position = position;
+        Ok(true)
+    }
+
+    /// Whether the last [`BlockCursor::next`] has come to an older version of the key before.
+    #[inline]
+    pub fn repeats(&self) -> bool {
+        self.repeats
     }
 
     /// Moves to the previous record; at the first one the cursor becomes invalid.
@@ -402,14 +366,35 @@ impl BlockCursor {
         if shared > self.key.len() {
             return Err(shares_too_much(record));
         }
-        self.key.truncate(shared);
-        self.key.extend_from_slice(block.slice(record.suffix, record.value));
+        let suffix = block.slice(record.suffix, record.value);
+        self.repeats = self.key.get(shared..).is_some_and(|own| is_same(own, suffix));
+        self.take_suffix(block, record, suffix);
         self.seq = block.seq_at(position)?;
         self.at = Place { kind: Kind::from_u8(record.kind)?, value: record.value, next: record.next };
         self.position = position;
         self.valid = true;
         Ok(())
     }
+
+    /// Replaces the end of the key.
+    #[inline]
+    fn take_suffix(&mut self, block: Block<'_>, record: Record, suffix: &[u8]) {
+        let shared = record.shared as usize;
+        self.key.truncate(shared);
+        match block.chunk::<WIDE>(record.suffix) {
+            Some(wide) if suffix.len() <= WIDE => {
+                self.key.extend_from_slice(wide);
+                self.key.truncate(shared + suffix.len());
+            }
+            _ => self.key.extend_from_slice(suffix),
+        }
+    }
+}
+
+/// Whether what is left of two keys behind what they share is the same.
+#[inline]
+fn is_same(own: &[u8], suffix: &[u8]) -> bool {
+    own.first() == suffix.first() && own == suffix
 }
 
 #[cold]

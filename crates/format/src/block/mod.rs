@@ -29,6 +29,7 @@
 //! Blocks are verified against their parent's checksum before they come here. Every access is checked all the same:
 //! arbitrary bytes yield errors or wrong records, never a panic or an endless loop. [`Block::verify`] checks everything.
 
+mod below;
 mod builder;
 mod compression;
 mod cursor;
@@ -45,9 +46,10 @@ mod view;
 
 use terrane_base::{Error, Result};
 
+pub use below::Below;
 pub use builder::{BlockBuilder, FinishedBlock};
 pub use compression::{Compression, Compressor, decompress};
-pub use cursor::{BlockCursor, Peek};
+pub use cursor::BlockCursor;
 pub use foresight::Foresight;
 pub(crate) use lookup::{Floor, floor, floor_position};
 pub use lookup::{LeafProbe, Probe, get};

@@ -7,18 +7,15 @@
 //! of the block) is left to the merge, which takes the position back and goes on from there.
 //!
 //! # Invariants
-//! While it is on, `record` stands in `block` on the cursor's key, which is below `end` and has its first `matched` bytes in
-//! common with it. The scan that lent the position may be taken away meanwhile: the block is pinned here, and the key is
-//! all that another scan needs.
-
-use std::cmp::Ordering;
+//! While it is on, `record` stands in `block` on the cursor's key, which is below the end. The scan that lent the position may be
+//! taken away meanwhile: the block is pinned here, and the key is all that another scan needs.
 
 use terrane_base::{Result, Seq};
 use terrane_format::Kind;
-use terrane_format::block::{BlockCursor, Peek, common_prefix};
+use terrane_format::block::{Below, BlockCursor};
 
 use crate::read::blocks::Opened;
-use crate::read::scan::{RESTING_BYTES, empty};
+use crate::read::scan::RESTING_BYTES;
 
 /// Records ahead of the current one that the processor is asked to load, as far apart as the last two.
 const RECORDS_AHEAD: usize = 4;
@@ -31,11 +28,9 @@ pub(crate) struct Lead {
     /// None while it is off.
     block: Option<Opened>,
     record: BlockCursor,
-    end: Vec<u8>,
-    matched: usize,
+    below: Below,
     /// Number of the first record of the block that it leaves to the merge.
     stop: u32,
-    snapshot: Seq,
     /// Steps of this lead or, while it is off, of the last one.
     steps: u32,
 }
@@ -43,15 +38,7 @@ pub(crate) struct Lead {
 impl Lead {
     /// One that is off.
     pub(crate) fn new() -> Self {
-        Lead {
-            block: None,
-            record: BlockCursor::new(),
-            end: Vec::new(),
-            matched: 0,
-            stop: 0,
-            snapshot: 0,
-            steps: PAYS,
-        }
+        Lead { block: None, record: BlockCursor::new(), below: Below::default(), stop: 0, steps: PAYS }
     }
 
     #[inline]
@@ -64,10 +51,9 @@ impl Lead {
         self.steps >= PAYS
     }
 
-    /// Where the lead will end; to be set before it begins.
-    pub(crate) fn set_end(&mut self, end: &[u8]) {
-        self.end.clear();
-        self.end.extend_from_slice(end);
+    /// Where the lead will end, if anywhere; to be set before it begins.
+    pub(crate) fn set_end(&mut self, end: Option<&[u8]>) {
+        self.below.set_key(end);
     }
 
     /// Begins at `record`, a position in `block`, which the lender is without from now on; to go no further than before record
@@ -81,12 +67,12 @@ impl Lead {
     ) {
         std::mem::swap(&mut self.record, record);
         self.block = block.take();
-        self.matched = common_prefix(self.record.key(), &self.end);
-        (self.stop, self.snapshot) = (stop, snapshot);
-        self.steps = 0;
+        self.below.begin(self.record.key(), snapshot);
+        (self.stop, self.steps) = (stop, 0);
         if let Some(b) = &self.block {
             let value = self.record.value_range();
-            (0..RECORDS_AHEAD).for_each(|n| b.pin.prefetch(value.end + n * (value.len() + self.end.len())));
+            (0..RECORDS_AHEAD)
+                .for_each(|n| b.pin.prefetch(value.end + n * (value.len() + self.record.key().len())));
         }
     }
 
@@ -108,7 +94,7 @@ impl Lead {
     pub(crate) fn rest(&mut self) {
         self.block = None;
         self.record.rest(RESTING_BYTES);
-        empty(&mut self.end);
+        self.below.rest(RESTING_BYTES);
         self.steps = PAYS;
     }
 
@@ -133,32 +119,14 @@ impl Lead {
     #[inline]
     pub(crate) fn step(&mut self) -> Result<bool> {
         let Some(opened) = &self.block else { return Ok(false) };
-        if self.record.position() + 1 >= self.stop {
+        let before = self.record.value_range().end;
+        if self.record.position() + 1 >= self.stop
+            || !self.record.next_below(opened.block()?, &mut self.below)?
+        {
             return Ok(false);
         }
-        let Some(next) = self.record.peek(opened.block()?)? else { return Ok(false) };
-        if next.seq > self.snapshot || next.kind.is_delete() || self.repeats(&next) {
-            return Ok(false);
-        }
-        let shared = next.shared();
-        if shared <= self.matched {
-            // It differs from the key before, hence perhaps from `end`, earlier than that did. Mostly the first byte tells.
-            self.matched = match next.suffix.first().cmp(&self.end.get(shared)) {
-                Ordering::Less => shared,
-                Ordering::Greater => return Ok(false),
-                Ordering::Equal => {
-                    let rest = self.end.get(shared..).unwrap_or_default();
-                    let common = common_prefix(next.suffix, rest);
-                    if next.suffix.get(common) >= rest.get(common) {
-                        return Ok(false);
-                    }
-                    shared + common
-                }
-            };
-        }
-        let length = next.end() - self.record.value_range().end;
-        opened.pin.prefetch(next.end() + (RECORDS_AHEAD - 1) * length);
-        self.record.go_to(next)?;
+        let end = self.record.value_range().end;
+        opened.pin.prefetch(end + (RECORDS_AHEAD - 1) * (end - before));
         self.steps = self.steps.saturating_add(1);
         Ok(true)
     }
@@ -167,13 +135,6 @@ impl Lead {
     #[inline]
     pub(crate) fn steps(&self) -> u32 {
         self.steps
-    }
-
-    /// Whether `next` is an older version of the current key.
-    #[inline]
-    fn repeats(&self, next: &Peek<'_>) -> bool {
-        let (key, shared) = (self.record.key(), next.shared());
-        key.get(shared) == next.suffix.first() && key.get(shared..).unwrap_or_default() == next.suffix
     }
 }
 

@@ -10,6 +10,8 @@
 //! sources. A key found under one is skipped, and after a few in a row the older sources are moved past the tombstone in
 //! one seek, whichever way the scan goes, so that a deleted range costs nothing per deleted key.
 
+use std::cmp::Ordering;
+
 use smallvec::SmallVec;
 use terrane_base::{Result, Seq};
 use terrane_cache::{Cache, Pin};
@@ -31,6 +33,32 @@ enum Direction {
     Backward,
 }
 
+/// Sources, by their numbers; of those from [`Ties::TOLD_APART`] on it says only whether there may be any.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ties(u64);
+
+impl Ties {
+    const TOLD_APART: usize = 63;
+    /// Whoever it may be.
+    const UNKNOWN: Ties = Ties(u64::MAX);
+
+    fn bit(source: usize) -> u64 {
+        1 << source.min(Ties::TOLD_APART)
+    }
+
+    fn add(&mut self, source: usize) {
+        self.0 |= Ties::bit(source);
+    }
+
+    fn any(self) -> bool {
+        self.0 != 0
+    }
+
+    fn may_have(self, source: usize) -> bool {
+        self.0 & Ties::bit(source) != 0
+    }
+}
+
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Merge {
@@ -39,6 +67,8 @@ pub(crate) struct Merge {
     direction: Direction,
     /// The source that has the current entry.
     current: Option<usize>,
+    /// Older ones that stand on the same key.
+    ties: Ties,
     /// The current entry came from the source that had the one before, or by a seek.
     again: bool,
     any_tombstones: bool,
@@ -55,6 +85,7 @@ impl Merge {
             sources,
             direction: Direction::Forward,
             current: None,
+            ties: Ties::default(),
             again: false,
             any_tombstones,
             key: Vec::new(),
@@ -213,6 +244,7 @@ impl Merge {
                 }
             }
             self.direction = Direction::Forward;
+            self.ties = Ties::UNKNOWN;
         }
         self.leave(at, key)?;
         self.choose()?;
@@ -230,6 +262,7 @@ impl Merge {
                 }
             }
             self.direction = Direction::Backward;
+            self.ties = Ties::UNKNOWN;
         }
         self.leave(at, key)?;
         self.choose()
@@ -239,9 +272,12 @@ impl Merge {
     fn leave(&mut self, at: usize, key: &[u8]) -> Result<()> {
         let forward = self.direction == Direction::Forward;
         // Only older sources can stand on the same key with something to skip: `at` is the newest that has it.
-        for s in &mut self.sources[at + 1..] {
-            if s.valid() && s.key() == key {
-                if forward { s.next(key)? } else { s.prev(key)? }
+        let ties = std::mem::take(&mut self.ties);
+        if ties.any() {
+            for (i, s) in self.sources.iter_mut().enumerate().skip(at + 1) {
+                if ties.may_have(i) && s.valid() && s.key() == key {
+                    if forward { s.next(key)? } else { s.prev(key)? }
+                }
             }
         }
         if forward { self.sources[at].next(key) } else { self.sources[at].prev(key) }
@@ -307,23 +343,26 @@ impl Merge {
         Ok(())
     }
 
-    /// The newest source among those that stand on the nearest key.
-    fn nearest(&self) -> Option<usize> {
-        let mut best: Option<(usize, &[u8])> = None;
+    /// The newest source among those that stand on the nearest key. Notes the others.
+    fn nearest(&mut self) -> Option<usize> {
+        let (mut best, mut ties): (Option<(usize, &[u8])>, _) = (None, Ties::default());
         for (i, s) in self.sources.iter().enumerate() {
             if !s.valid() {
                 continue;
             }
             let key = s.key();
-            let nearer = match best {
-                None => true,
-                Some((_, b)) if self.direction == Direction::Forward => key < b,
-                Some((_, b)) => key > b,
+            let order = match best {
+                None => Ordering::Less,
+                Some((_, b)) if self.direction == Direction::Forward => key.cmp(b),
+                Some((_, b)) => b.cmp(key),
             };
-            if nearer {
-                best = Some((i, key));
+            match order {
+                Ordering::Less => (best, ties) = (Some((i, key)), Ties::default()),
+                Ordering::Equal => ties.add(i),
+                Ordering::Greater => {}
             }
         }
+        self.ties = ties;
         best.map(|(i, _)| i)
     }
 

@@ -8,17 +8,18 @@
 //!
 //! Blocks that are in memory are found by direct pointer (`read::near`). The index is opened only where something has to be read.
 
+mod ahead;
 mod seek;
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use terrane_base::{MAX_SEQ, Result, Seq};
 use terrane_cache::{Cache, Hold, Pin};
 use terrane_format::Kind;
 use terrane_format::block::BlockCursor;
 use terrane_format::extent::{BlockHandle, Index, IndexPlace};
 
+use self::ahead::{Ahead, LEAST_AHEAD, MOST_AHEAD, along};
 pub(crate) use self::seek::RunSeek;
 use crate::levels::{ExtentRef, Run};
 use crate::read::blocks::{Opened, Part, load, load_along};
@@ -31,19 +32,10 @@ use crate::read::scan::RESTING_BYTES;
 /// Records before the end of a block at which the next one is brought near: enough to do until it is.
 const NEAR: u32 = 8;
 
-/// Bytes (stored, or in memory if that is more) that are read when a cursor first goes on to a block that memory does not
-/// hold, the block included, and at most: each time twice as many, so that what is read in vain is bounded by what was of
-/// use.
-const FIRST_AHEAD: usize = 16 << 10;
-const MOST_AHEAD: usize = 256 << 10;
-/// With how many it begins anew once some had left memory before the cursor came to them.
-const LEAST_AHEAD: usize = 4 << 10;
-/// One run's cursor reads at most this part of the cache ahead.
-const AHEAD_SHARE: usize = 256;
-
-/// Where to seek to within a part: not before its first key.
-fn within<'a>(part: &'a ExtentRef, key: &'a [u8], seq: Seq) -> (&'a [u8], Seq) {
-    if *part.lo > *key { (&part.lo, MAX_SEQ) } else { (key, seq) }
+/// Where to seek to within a part: not before its first key. (In a whole extent there is nothing before that.)
+#[inline]
+fn within<'a>(part: &'a ExtentRef, trimmed: bool, key: &'a [u8], seq: Seq) -> (&'a [u8], Seq) {
+    if trimmed && *part.lo > *key { (&part.lo, MAX_SEQ) } else { (key, seq) }
 }
 
 #[derive(Debug)]
@@ -60,6 +52,8 @@ pub(crate) struct RunCursor {
     found: Option<Pin>,
     block: Option<Opened>,
     record: BlockCursor,
+    /// The part is not the whole extent: a block may have keys that are not the part's.
+    trimmed: bool,
     /// The block behind `block` was brought near.
     expected: bool,
     ahead: Ahead,
@@ -75,56 +69,6 @@ enum Left {
     Block,
 }
 
-/// What a cursor that goes forwards reads along with the next block.
-#[derive(Clone, Copy, Debug)]
-struct Ahead {
-    /// Bytes of the next read.
-    bytes: usize,
-    /// Blocks of the current extent up to this offset have been read along.
-    until: u32,
-}
-
-/// The block at `place`, which is `first`, and those behind it that are to be read along with it.
-fn along(
-    cache: &Cache,
-    part: &ExtentRef,
-    index: Index<'_>,
-    place: IndexPlace,
-    first: BlockHandle,
-    bytes: usize,
-) -> SmallVec<[BlockHandle; 8]> {
-    let most = bytes.min(cache.capacity() / AHEAD_SHARE);
-    let size = |handle: &BlockHandle| handle.stored_len.max(handle.raw_len) as usize;
-    let (mut blocks, mut sum) = (SmallVec::from_buf_and_len([first; 8], 1), size(&first));
-    if sum >= most {
-        return blocks;
-    }
-    // What lies behind the part's end is nobody's.
-    let mut last = IndexPlace::new();
-    // (Damage elsewhere in the index is for those to find who come there.)
-    if *part.hi != *part.extent.meta.hi && last.seek(index, &part.hi, MAX_SEQ).is_err() {
-        return blocks;
-    }
-    let last = last.span(index).ok().flatten().map_or(u32::MAX, |span| span.offset);
-    let (mut next, mut end) = (place, first.end());
-    while next.next(index).is_ok()
-        && let Ok(Some(handle)) = next.handle(index)
-    {
-        sum += size(&handle);
-        let key = part.extent.frame(handle.offset);
-        if handle.offset != end || handle.offset > last || sum > most || cache.contains(key) {
-            break;
-        }
-        end = handle.end();
-        blocks.push(handle);
-    }
-    blocks
-}
-
-impl Ahead {
-    const NONE: Ahead = Ahead { bytes: FIRST_AHEAD, until: 0 };
-}
-
 impl RunCursor {
     pub(crate) fn new(run: Arc<Run>, cache: Arc<Cache>) -> Self {
         RunCursor {
@@ -137,6 +81,7 @@ impl RunCursor {
             found: None,
             block: None,
             record: BlockCursor::new(),
+            trimmed: false,
             expected: false,
             ahead: Ahead::NONE,
         }
@@ -190,9 +135,10 @@ impl RunCursor {
         self.ahead = Ahead::NONE;
     }
 
-    /// No key at or above it belongs to the current part of an extent.
+    /// No key at or above it belongs to the current part of an extent; `None` where all of the extent's do.
+    #[inline]
     pub(crate) fn part_end(&self) -> Option<&[u8]> {
-        self.run.refs().get(self.at).map(|r| &*r.hi)
+        self.run.refs().get(self.at).filter(|_| self.trimmed).map(|r| &*r.hi)
     }
 
     /// Lends the position, which must be valid: up to the end of the block or, if that is far, until it is near.
@@ -312,10 +258,34 @@ impl RunCursor {
 
     /// To the next record.
     pub(crate) fn next(&mut self) -> Result<()> {
-        if let Some(b) = &self.block {
-            self.record.next(b.block()?)?;
+        match self.next_in_block()? {
+            true => Ok(()),
+            false => self.settle_forward(),
         }
-        self.settle_forward()
+    }
+
+    /// To the first record behind those of `key`, on one of which it stands.
+    pub(crate) fn next_key(&mut self, key: &[u8]) -> Result<()> {
+        loop {
+            let repeats = if self.next_in_block()? {
+                self.record.repeats()
+            } else {
+                self.settle_forward()?;
+                self.valid() && self.key() == key
+            };
+            if !repeats {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A record further. Whether that is one of the same block, and of the part for certain; else it is for
+    /// [`RunCursor::settle_forward`] to say.
+    #[inline]
+    fn next_in_block(&mut self) -> Result<bool> {
+        let Some(b) = &self.block else { return Ok(false) };
+        self.record.next(b.block()?)?;
+        Ok(self.record.valid() && !self.trimmed)
     }
 
     /// To the record before.
@@ -329,6 +299,7 @@ impl RunCursor {
         if self.at != at {
             self.index = None;
             self.at = at;
+            self.trimmed = self.run.is_trimmed_at(at);
             self.ahead.until = 0;
             // If it was given up in the extent before.
             self.ahead.bytes = self.ahead.bytes.max(LEAST_AHEAD);
@@ -368,7 +339,7 @@ impl RunCursor {
             self.locate_by_index(key, seq)?;
             return self.load_block(forwards);
         };
-        let (key, seq) = within(part, key, seq);
+        let (key, seq) = within(part, self.trimmed, key, seq);
         self.number = near.position(key, seq)?.map(|(number, _)| number);
         let pin = self.number.and_then(|number| self.pin(near, number));
         drop(hold);
@@ -377,10 +348,10 @@ impl RunCursor {
 
     /// To the block of the current extent in which the target must be, if it is there, by the index that is read if need be.
     fn locate_by_index(&mut self, key: &[u8], seq: Seq) -> Result<()> {
-        let part = self.run.refs().get(self.at).cloned();
+        let (part, trimmed) = (self.run.refs().get(self.at).cloned(), self.trimmed);
         self.number = match (self.index()?, &part) {
             (Some(index), Some(part)) => {
-                let (key, seq) = within(part, key, seq);
+                let (key, seq) = within(part, trimmed, key, seq);
                 index.position(key, seq)?.map(|(number, _)| number)
             }
             _ => None,
@@ -391,7 +362,7 @@ impl RunCursor {
     /// In the block that was loaded, if there is one.
     fn seek_record(&mut self, key: &[u8], seq: Seq) -> Result<()> {
         if let (Some(b), Some(part)) = (&self.block, self.run.refs().get(self.at)) {
-            let (key, seq) = within(part, key, seq);
+            let (key, seq) = within(part, self.trimmed, key, seq);
             self.record.seek(b.block()?, key, seq)?;
         }
         Ok(())
@@ -519,7 +490,9 @@ impl RunCursor {
                 self.next_block(true)?;
             }
             match self.run.refs().get(self.at) {
-                Some(r) if self.record.valid() && self.record.key() < &*r.hi => return Ok(()),
+                Some(r) if self.record.valid() && (!self.trimmed || self.record.key() < &*r.hi) => {
+                    return Ok(());
+                }
                 Some(_) => {}
                 None => {
                     self.clear();
@@ -540,7 +513,7 @@ impl RunCursor {
     /// Moves back until the record is inside the reference's bounds or the run begins.
     fn settle_backward(&mut self) -> Result<()> {
         match self.run.refs().get(self.at) {
-            Some(r) if self.record.valid() && self.record.key() >= &*r.lo => Ok(()),
+            Some(r) if self.record.valid() && (!self.trimmed || self.record.key() >= &*r.lo) => Ok(()),
             _ => self.retreat_extent(),
         }
     }

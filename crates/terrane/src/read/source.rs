@@ -162,11 +162,11 @@ impl Source {
         upper: Option<&'a [u8]>,
     ) -> Result<()> {
         let Source::Run(s) = self else { return Ok(()) };
-        let Some(mut end) = s.cursor.part_end() else { return Ok(()) };
+        let mut end = s.cursor.part_end();
         for key in others.filter(|o| o.valid()).map(Source::key).chain(upper) {
-            end = end.min(key);
+            end = Some(end.map_or(key, |end| end.min(key)));
         }
-        if end <= s.key() {
+        if !s.valid() || end.is_some_and(|end| end <= s.key()) {
             return Ok(());
         }
         lead.set_end(end);
@@ -352,10 +352,7 @@ impl RunSource {
     }
 
     fn next(&mut self, key: &[u8]) -> Result<()> {
-        self.cursor.next()?;
-        while self.cursor.valid() && self.cursor.key() == key {
-            self.cursor.next()?;
-        }
+        self.cursor.next_key(key)?;
         self.settle_forward()
     }
 

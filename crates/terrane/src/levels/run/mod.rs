@@ -170,6 +170,13 @@ impl Run {
         self.totals.deletes
     }
 
+    /// Whether there is a part at this place, and it is not a whole extent.
+    #[inline]
+    pub(crate) fn is_trimmed_at(&self, at: usize) -> bool {
+        // Mostly there are none.
+        !self.trimmed.is_empty() && self.trimmed.binary_search(&(at as u32)).is_ok()
+    }
+
     /// The parts that are not whole extents.
     pub(crate) fn trimmed(&self) -> impl Iterator<Item = &Arc<ExtentRef>> {
         self.trimmed.iter().filter_map(|&at| self.refs.get(at as usize))

@@ -24,7 +24,7 @@ fn walked(rows: &[Row], end: &str, stop: u32, snapshot: Seq) -> (Vec<String>, St
     record.seek_first(opened.block().unwrap()).unwrap();
     let mut block = Some(opened);
     let mut lead = Lead::new();
-    lead.set_end(end.as_bytes());
+    lead.set_end(Some(end.as_bytes()).filter(|e| !e.is_empty()));
     lead.begin(&mut block, &mut record, stop, snapshot);
     assert!(block.is_none() && !record.valid() && lead.is_on());
     let mut seen = vec![text(lead.key())];
@@ -59,7 +59,11 @@ fn a_lead_ends_before_its_end_wherever_keys_differ() {
 
 #[test]
 fn a_lead_leaves_what_is_out_of_the_ordinary_to_the_merge() {
-    let upto = |rows: &[Row], stop, snapshot| walked(rows, "z", stop, snapshot).0.concat();
+    let upto = |rows: &[Row], stop, snapshot| {
+        let open = walked(rows, "", stop, snapshot).0.concat();
+        assert_eq!(walked(rows, "z", stop, snapshot).0.concat(), open);
+        open
+    };
     assert_eq!(upto(&puts(&["a", "b", "c", "d", "e"]), 3, MAX_SEQ), "abc");
     let mut rows = puts(&["a", "b", "c", "d", "e", "f"]);
     // At a leaf's head and within a leaf.
@@ -84,7 +88,7 @@ fn a_lead_that_is_ended_holds_nothing() {
     let mut record = BlockCursor::new();
     record.seek_first(opened.block().unwrap()).unwrap();
     let mut lead = Lead::new();
-    lead.set_end(b"z");
+    lead.set_end(Some(b"z"));
     lead.begin(&mut Some(opened), &mut record, 2, MAX_SEQ);
     lead.end();
     assert!(!lead.is_on() && !lead.step().unwrap());

@@ -43,10 +43,10 @@ impl<'a> RunSeek<'a> {
     /// In the extent that the cursor has entered.
     #[inline]
     pub(super) fn new(cursor: &'a mut RunCursor, hold: &'a Hold<'a>, key: &'a [u8], seq: Seq) -> Self {
-        let RunCursor { run, cache, at, number, block, record, left, .. } = cursor;
+        let RunCursor { run, cache, at, trimmed, number, block, record, left, .. } = cursor;
         *left = Left::Nothing;
         let part = run.refs().get(*at).filter(|r| r.extent.meta.blocks > 0);
-        let (key, seq) = part.map_or((key, seq), |part| within(part, key, seq));
+        let (key, seq) = part.map_or((key, seq), |part| within(part, *trimmed, key, seq));
         let near = part.and_then(|part| Near::of(&part.extent, cache, hold));
         if part.is_some() && near.is_none() {
             *left = Left::Index;
