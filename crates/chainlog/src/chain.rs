@@ -15,6 +15,7 @@
 //! | `word`, `end` | the orderer | relaxed: there is one orderer at a time, which the ring orders; others look at it when it rests |
 //! | `zones` | who has the turn; readers | its mutex, once a zone |
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,7 @@ use terrane_format::pm::PoolKind;
 use terrane_halloc::Fresh;
 use terrane_media::Pmem;
 
+use crate::item::Item;
 use crate::space::{Admission, Space};
 
 /// See the module's head.
@@ -157,7 +159,7 @@ impl Chain {
         let position = Position::new(slots - 1, next as u64)
             .ok_or_else(|| Error::limit("bytes of a zone", next as u64, MAX_ZONE_BYTES))?;
         let at = self.tail.zone_at.load(Ordering::Relaxed) as usize + next;
-        Ok(Place { chain: self, position, at, total, opened, written: false })
+        Ok(Place { chain: self, _own_thread: PhantomData, position, at, total, opened, written: false })
     }
 
     /// Has the word point at an item that was written and fenced: committed with the fence that follows, which is the caller's. To
@@ -291,7 +293,12 @@ impl Chain {
         }
     }
 
-    fn pmem(&self) -> &dyn Pmem {
+    /// An error that says where in the memory it is.
+    pub(crate) fn in_place(&self, e: Error, at: usize) -> Error {
+        self.space.in_place(e, at)
+    }
+
+    pub(crate) fn pmem(&self) -> &dyn Pmem {
         &**self.space.halloc().pmem()
     }
 
@@ -301,12 +308,13 @@ impl Chain {
     }
 }
 
-/// Where an item of a commit goes. It stays with its thread, whose fence it is that makes what was written durable. Dropped unwritten it
+/// Where an item of a commit goes. It stays with its thread, whose fence makes what was written durable. Dropped unwritten it
 /// breaks its chain, which takes no more items: what lies behind it could never be committed.
 #[derive(Debug)]
 #[must_use = "dropping it breaks its chain"]
 pub struct Place<'c> {
     chain: &'c Chain,
+    _own_thread: PhantomData<*const ()>,
     position: Position,
     at: usize,
     /// Bytes, with the header.
@@ -333,23 +341,20 @@ impl Drop for Place<'_> {
     }
 }
 
-impl Place<'_> {
-    /// Where in the memory the item's records will lie.
-    pub fn records_at(&self) -> usize {
-        self.at + ITEM_HEADER
-    }
-
-    /// Writes the item, one of `items` of the commit at `lsn`, which takes `units` of the order. `item` has its records behind
-    /// [`ITEM_HEADER`] bytes, which are filled in here. Durable once this thread has fenced; gives what [`Chain::advance`] is to be called
-    /// with.
+impl<'c> Place<'c> {
+    /// Writes the item, one of `items` of the commit at `lsn`, which takes `units` of the order. Durable once this thread has fenced, at
+    /// the latest when the item is told to an index ([`crate::ChainIndex::insert`]).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it is not as long as was said, or says what cannot be; what the memory fails with. The chain is
     /// broken then.
-    pub fn write(mut self, lsn: Lsn, items: u32, units: u32, item: &mut [u8]) -> Result<Written> {
+    pub fn write(mut self, lsn: Lsn, items: u32, units: u32, mut item: Item) -> Result<Stored<'c>> {
         let (chain, total) = (self.chain, self.total);
-        if item.len() != total {
-            return Err(Error::invalid(format!("an item of {} bytes in a place of {total}", item.len())));
+        if item.bytes.len() != total {
+            return Err(Error::invalid(format!(
+                "an item of {} bytes in a place of {total}",
+                item.bytes.len()
+            )));
         }
         let header = ItemHeader { lsn, len: (total - ITEM_HEADER) as u32, items, units };
         header.check()?;
@@ -359,10 +364,47 @@ impl Place<'_> {
         if let Some((fresh, zone)) = self.opened.take() {
             fresh.commit(zone_tag(chain.number, zone.slot))?;
         }
-        item[..ITEM_HEADER].copy_from_slice(&header.encode(chain.salt, self.position));
-        chain.pmem().write(self.at, item)?;
+        item.bytes[..ITEM_HEADER].copy_from_slice(&header.encode(chain.salt, self.position));
+        chain.pmem().write(self.at, &item.bytes)?;
         self.written = true;
-        Ok(Written { position: self.position, end_lsn: header.end_lsn() })
+        let written = Written { position: self.position, end_lsn: header.end_lsn() };
+        Ok(Stored { chain, _own_thread: PhantomData, at: self.at, item, written, fenced: false })
+    }
+}
+
+/// An item that was stored in its place. As that it stays with its thread.
+#[derive(Debug)]
+pub struct Stored<'c> {
+    pub(crate) chain: &'c Chain,
+    _own_thread: PhantomData<*const ()>,
+    /// Where in the memory it begins.
+    pub(crate) at: usize,
+    pub(crate) item: Item,
+    written: Written,
+    fenced: bool,
+}
+
+impl Stored<'_> {
+    /// What [`Chain::advance`] is to be called with once this thread has fenced.
+    pub fn written(&self) -> Written {
+        self.written
+    }
+
+    /// Makes all of them durable, with one fence. They are of one memory.
+    pub fn fence_all(all: &mut [Stored<'_>]) {
+        if let Some(first) = all.first_mut() {
+            let (space, fenced) = (&first.chain.space, all.len());
+            debug_assert_eq!(all.iter().filter(|s| Arc::ptr_eq(&s.chain.space, space)).count(), fenced);
+            space.halloc().pmem().fence();
+        }
+        all.iter_mut().for_each(|stored| stored.fenced = true);
+    }
+
+    /// Fences, unless that was done.
+    pub(crate) fn fence(&mut self) {
+        if !std::mem::replace(&mut self.fenced, true) {
+            self.chain.pmem().fence();
+        }
     }
 }
 

@@ -13,7 +13,8 @@
 //! 1. [`Space::admit`]: zones that it may open are set aside, so that nothing behind fails for want of them.
 //! 2. In its turn (`Ring::reserve_in_turn` of `terrane-commit`) it takes a place in each memtable: [`Chain::assign`]. Turns
 //!    come in the order of the commits, so what lies before an item in its zones is of earlier commits.
-//! 3. It writes its items, in parallel with others ([`Place::write`]), and fences.
+//! 3. It writes its items, in parallel with others ([`Place::write`]), fences, and tells the memtables' indexes where their records lie
+//!    ([`ChainIndex::insert`]).
 //! 4. Whoever orders has each word point at its item ([`Chain::advance`]), commit by commit, and fences behind each commit. A commit
 //!    that was not written ends this: none behind it is ever committed.
 //!
@@ -22,12 +23,17 @@
 //! for what was not committed are free again.
 
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod chain;
+#[allow(unsafe_code, reason = "it tells an index where in the mapped memory records lie")]
+mod index;
+mod item;
 mod recover;
 mod space;
 
-pub use chain::{Chain, Place, Written};
+pub use chain::{Chain, Place, Stored, Written};
+pub use index::ChainIndex;
+pub use item::Item;
 pub use recover::{Recovered, recover};
 pub use space::{Admission, Space};

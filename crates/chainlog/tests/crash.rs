@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use terrane_base::{ErrorKind, Lsn, Result};
-use terrane_chainlog::{Chain, Recovered, Space, recover};
+use terrane_chainlog::{Chain, Item, Recovered, Space, Stored, recover};
 use terrane_format::Kind;
-use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, MAX_SLOTS, record_len, write_record};
+use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, MAX_SLOTS, record_len};
 use terrane_format::pm::PoolKind;
 use terrane_halloc::{Halloc, Plan};
 use terrane_media::PmemMode;
@@ -154,26 +154,21 @@ fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Com
     let mut admission = space.admit(of.len() as u64)?;
     let (mut places, mut seq) = (Vec::new(), lsn);
     for (subtable, values) in of {
-        let mut item = vec![0; ITEM_HEADER];
+        let mut item = Item::new();
         for value in values {
             seq += 1;
             let key = subtable.to_be_bytes();
-            write_record(&mut item, &ChainRecord { key: &key, seq, kind: Kind::Put, value });
+            item.push(&ChainRecord { key: &key, seq, kind: Kind::Put, value }, true)?;
         }
-        places.push((chains[subtable].assign(item.len() - ITEM_HEADER, &mut admission)?, item));
+        places.push((chains[subtable].assign(item.len(), &mut admission)?, item));
     }
-    let pmem = space.halloc().pmem().clone();
-    let written: Result<Vec<_>> = (of.keys().zip(places))
-        .map(|(subtable, (place, mut item))| {
-            Ok((subtable, place.write(lsn, of.len() as u32, units, &mut item)?))
-        })
-        .collect();
-    let written = written?;
-    pmem.fence();
-    for (subtable, item) in written {
-        chains[subtable].advance(item)?;
+    let stored = places.into_iter().map(|(place, item)| place.write(lsn, of.len() as u32, units, item));
+    let mut stored = stored.collect::<Result<Vec<_>>>()?;
+    Stored::fence_all(&mut stored);
+    for (subtable, item) in of.keys().zip(stored) {
+        chains[subtable].advance(item.written())?;
     }
-    pmem.fence();
+    space.halloc().pmem().fence();
     Ok(())
 }
 
@@ -367,7 +362,7 @@ fn a_place_that_is_not_written_breaks_its_chain_and_its_zone_is_nobody_elses() {
     let [broken, whole] = [create(1), create(2)];
     let mut admission = space.admit(1).unwrap();
     let place = broken.assign(64, &mut admission).unwrap();
-    let refused = place.write(1, 1, 1, &mut [0; 8]).unwrap_err();
+    let refused = place.write(1, 1, 1, Item::new()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     let mut more = space.admit(1).unwrap();
     assert_eq!(broken.assign(8, &mut more).unwrap_err().kind(), ErrorKind::Poisoned);
@@ -391,10 +386,10 @@ fn items_are_committed_in_the_order_in_which_they_lie() {
     let chain = Chain::create(&space, ChainMemtable { subtable: 1, generation: 1, from_lsn: 1 }).unwrap();
     let mut admission = space.admit(2).unwrap();
     let mut write = |lsn| {
-        let mut item = vec![0; ITEM_HEADER];
-        write_record(&mut item, &ChainRecord { key: b"k", seq: lsn + 1, kind: Kind::Put, value: b"v" });
-        let place = chain.assign(item.len() - ITEM_HEADER, &mut admission).unwrap();
-        place.write(lsn, 1, 1, &mut item).unwrap()
+        let mut item = Item::new();
+        item.push(&ChainRecord { key: b"k", seq: lsn + 1, kind: Kind::Put, value: b"v" }, true).unwrap();
+        let place = chain.assign(item.len(), &mut admission).unwrap();
+        place.write(lsn, 1, 1, item).unwrap().written()
     };
     let [first, second] = [write(1), write(2)];
     chain.advance(second).unwrap();

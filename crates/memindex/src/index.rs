@@ -1,5 +1,6 @@
 //! The index as the memtable sees it: one safe face over both structures, with the arena of their records.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -84,6 +85,38 @@ impl MemIndex {
             return Err(beyond_limits(key, seq, value));
         }
         let at = self.records.push(key, seq, kind, value);
+        // SAFETY: pushed just now, by this thread, to the arena that is dropped after the structure.
+        unsafe { self.link(key, seq, at) };
+        Ok(())
+    }
+
+    /// As [`MemIndex::insert`], of a record that lies elsewhere already and stays there: nothing is copied. `key` and `seq` are the record's
+    /// own, wherever they are read from.
+    ///
+    /// # Safety
+    /// At `at` there is a record as [`RecordArena`] has them, with this key and this sequence. What wrote it happened before this call, and
+    /// it stays there, unchanged, until this index is dropped.
+    ///
+    /// # Errors
+    /// As [`MemIndex::insert`] for a key or a sequence that is too large; `InvalidArgument` unless the address is a multiple of 8 below 2^48.
+    pub unsafe fn insert_at(&self, at: NonNull<u8>, key: &[u8], seq: Seq) -> Result<()> {
+        if key.len() > MAX_KEY_BYTES || seq > MAX_SEQ {
+            return Err(beyond_limits(key, seq, &[]));
+        }
+        let Some(at) = RecordPtr::elsewhere(at) else {
+            return Err(Error::invalid("an index refers to multiples of 8 below 2^48"));
+        };
+        // SAFETY: as is this function's contract.
+        unsafe { self.link(key, seq, at) };
+        Ok(())
+    }
+
+    /// Adds a version that is not there yet.
+    ///
+    /// # Safety
+    /// The record has this key and this sequence; it was written before, and stays until this index is dropped.
+    #[inline]
+    unsafe fn link(&self, key: &[u8], seq: Seq, at: RecordPtr) {
         match &self.structure {
             Structure::Art(art) => match art.insert(key, seq, at) {
                 Inserted::Key => {
@@ -94,15 +127,14 @@ impl MemIndex {
                 Inserted::Nothing => {}
             },
             Structure::Skiplist(list) => {
-                // SAFETY: pushed just now, by this thread, to the arena that is dropped after the list.
-                let key = unsafe { self.records.get(at) }.key;
+                // SAFETY: as is this function's contract.
+                let key = unsafe { at.read() }.key;
                 // SAFETY: the key is the record's own.
                 if unsafe { list.insert(key, seq, at) } {
                     self.versions.add(1);
                 }
             }
         }
-        Ok(())
     }
 
     /// The newest version of `key` with a sequence at or below `snapshot`.
@@ -148,7 +180,7 @@ impl MemIndex {
         }
     }
 
-    /// Bytes charged to the budget for records and nodes.
+    /// Bytes charged to the budget for records and nodes. Records that lie elsewhere are not among them.
     pub fn bytes(&self) -> usize {
         self.records.bytes()
             + match &self.structure {
@@ -160,8 +192,9 @@ impl MemIndex {
     /// A record of this index.
     #[inline]
     pub(crate) fn record(&self, at: RecordPtr) -> Record<'_> {
-        // SAFETY: the tree and the list hold records that were pushed to this arena before they came to know of them.
-        unsafe { self.records.get(at) }
+        // SAFETY: the tree and the list hold records that were pushed to this arena, or written elsewhere to stay, before they came to
+        // know of them.
+        unsafe { at.read() }
     }
 
     pub(crate) fn id(&self) -> u64 {

@@ -29,7 +29,7 @@ const LINE: usize = 64;
 
 /// Addresses stay below this, so that the index may keep sixteen bits of its own beside one. User space of the machines
 /// we run on lies below it unless a program asks for more by name; a chunk beyond counts as a failed allocation.
-const ADDRESS_LIMIT: usize = 1 << 48;
+pub(crate) const ADDRESS_LIMIT: usize = 1 << 48;
 
 /// The part of a chunk that one stripe carves from. Lies at the start of the part.
 struct Span {

@@ -4,14 +4,23 @@
 //! address is published and never changed after. Whoever got the address through an acquiring load may therefore read
 //! it as plain memory. Lengths that the header has no room for follow it in eight more bytes: the smaller records are, the
 //! more of them a memtable takes, and the less each of them costs to merge.
+//!
+//! ```text
+//! sequence << 8 | kind, value's length, key's length   8 + 2 + 1 bytes, little-endian
+//! value's length, key's length                         4 + 4 bytes; only where a length before is all ones, as both are then
+//! key, value
+//! ```
+//!
+//! A record may lie elsewhere too ([`crate::MemIndex::insert_at`]): persistent memory has the same form, with a checksum behind it
+//! (`terrane_format::chain`).
 
 use std::num::NonZeroUsize;
-use std::ptr::{copy_nonoverlapping, with_exposed_provenance};
+use std::ptr::{NonNull, copy_nonoverlapping, with_exposed_provenance};
 use std::slice;
 
 use terrane_base::{MemoryBudget, Seq};
 
-use crate::memory::Memory;
+use crate::memory::{ADDRESS_LIMIT, Memory};
 
 /// One version of one key, borrowed from where it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +77,18 @@ impl RecordPtr {
         NonZeroUsize::new(address as usize).map(RecordPtr)
     }
 
+    /// A record that lies elsewhere; `None` where the index cannot refer to it.
+    pub(crate) fn elsewhere(at: NonNull<u8>) -> Option<RecordPtr> {
+        let address = at.as_ptr().expose_provenance();
+        let fits = address.is_multiple_of(RECORD_ALIGN) && address < ADDRESS_LIMIT;
+        NonZeroUsize::new(address).filter(|_| fits).map(RecordPtr)
+    }
+
     /// Reads the record.
     ///
     /// # Safety
-    /// The record's `push` must have happened before, and its arena must outlive `'a`.
+    /// The record's `push` must have happened before, and its arena must outlive `'a`; of one that lies elsewhere, what wrote it, and that
+    /// memory.
     #[inline]
     pub(crate) unsafe fn read<'a>(self) -> Record<'a> {
         let at = with_exposed_provenance::<u8>(self.0.get());

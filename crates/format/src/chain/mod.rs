@@ -50,7 +50,7 @@ mod tests;
 use terrane_base::{Error, Result};
 
 pub use item::{ITEM_HEADER, ItemHeader, MAX_ITEMS, ZONE_HEADER, ZoneHeader};
-pub use record::{ChainRecord, read_record, record_len, write_record};
+pub use record::{ChainRecord, key_at, read_record, record_len, write_record};
 
 use crate::checksum;
 use crate::codec::Reader;

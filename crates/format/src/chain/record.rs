@@ -33,8 +33,12 @@ fn are_short(key_len: usize, value_len: usize) -> bool {
 
 /// Bytes that a record takes. Lengths are below 4 GiB.
 pub fn record_len(key_len: usize, value_len: usize) -> usize {
-    let lengths = if are_short(key_len, value_len) { 0 } else { LENGTHS };
-    (HEADER + lengths + key_len + value_len + CRC).next_multiple_of(UNIT as usize)
+    (key_at(key_len, value_len) + key_len + value_len + CRC).next_multiple_of(UNIT as usize)
+}
+
+/// Where the key lies behind a record's beginning; the value follows it.
+pub fn key_at(key_len: usize, value_len: usize) -> usize {
+    if are_short(key_len, value_len) { HEADER } else { HEADER + LENGTHS }
 }
 
 /// Appends a record, of a key and a value below 4 GiB each.

@@ -1,0 +1,110 @@
+//! A semi-persistent memtable: records in persistent memory, and an ordered index over them that is not.
+//!
+//! The index has addresses and no keys. It vanishes with the process and is built again from the chain's zones, each by whoever has time
+//! ([`ChainIndex::rebuild`]). Writing is sequential and for all records of an item at once; what is random falls into the index, which
+//! lies in memory made for that.
+//!
+//! # Invariants
+//! * What the index refers to lies in zones of its chain, which keeps them as long as it lives, and the index is dropped first.
+//! * Nobody writes to a zone but into places that were assigned, each once, and a record is indexed after its place was written.
+//!
+//! # Concurrency
+//! Any number of threads index, rebuild and read. What went around the caches is ordered by the fence that [`Stored`] carries out before
+//! its records are told to the index.
+
+use std::ptr::NonNull;
+
+use terrane_base::{Error, ErrorKind, Lsn, Result};
+use terrane_format::chain::ChainRecord;
+use terrane_memindex::MemIndex;
+
+use crate::chain::{Chain, Stored};
+use crate::item::Item;
+
+/// See the module's head.
+pub struct ChainIndex {
+    // Dropped before the zones that it refers to.
+    index: MemIndex,
+    chain: Chain,
+}
+
+impl std::fmt::Debug for ChainIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChainIndex")
+            .field("chain", &self.chain)
+            .field("records", &self.index.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ChainIndex {
+    /// The memtable of a chain; `index` is empty. One whose chain has items has them once all of its zones were [rebuilt](Self::rebuild).
+    pub fn new(chain: Chain, index: MemIndex) -> Self {
+        ChainIndex { index, chain }
+    }
+
+    /// The chain.
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// The index.
+    pub fn index(&self) -> &MemIndex {
+        &self.index
+    }
+
+    /// The chain, to be released.
+    pub fn into_chain(self) -> Chain {
+        self.chain
+    }
+
+    /// Tells the index the records of an item that was stored in this chain, and gives the item back, empty. Readers find them from here on,
+    /// as their sequences let them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for an item of another chain.
+    pub fn insert(&self, mut stored: Stored<'_>) -> Result<Item> {
+        if !std::ptr::eq(stored.chain, &self.chain) {
+            return Err(Error::invalid("an item of another chain"));
+        }
+        stored.fence();
+        for (at, key, seq) in stored.item.indexed() {
+            // SAFETY: of the item that was written there, all of it fenced; the chain is ours, and so are its zones.
+            unsafe { self.index.insert_at(self.address(stored.at + at)?, key, seq)? };
+        }
+        let mut item = stored.item;
+        item.clear();
+        Ok(item)
+    }
+
+    /// Tells the index what is committed in a zone, of which there are [`Chain::slots`]: each zone once, after recovery, before anything is
+    /// stored. `see` gets each record that was verified, with its commit's LSN, and says whether it has a place in the index. Holds one
+    /// zone's bytes in memory.
+    ///
+    /// # Errors
+    /// As [`Chain::read`]; [`ErrorKind::Corruption`] for a key that no index takes.
+    pub fn rebuild(
+        &self,
+        slot: u32,
+        mut see: impl FnMut(Lsn, &ChainRecord<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        self.chain.read(slot, |lsn, at, record| {
+            if !see(lsn, &record)? {
+                return Ok(());
+            }
+            // SAFETY: read and verified a moment ago, there and nowhere else; the chain is ours, and so are its zones.
+            let indexed = unsafe { self.index.insert_at(self.address(at)?, record.key, record.seq) };
+            indexed.map_err(|e| self.chain.in_place(Error::new(ErrorKind::Corruption, e.to_string()), at))
+        })
+    }
+
+    /// Where a place of the memory is mapped.
+    fn address(&self, at: usize) -> Result<NonNull<u8>> {
+        let base = self.chain.pmem().base();
+        if at >= self.chain.pmem().len() {
+            return Err(Error::invalid("a record lies outside of its memory"));
+        }
+        // SAFETY: within the memory, which is mapped from there on.
+        Ok(unsafe { base.add(at) })
+    }
+}

@@ -1,0 +1,93 @@
+//! An item on its way into persistent memory: what one commit has for one memtable.
+
+use std::ops::Range;
+
+use terrane_base::{Error, Result, Seq};
+use terrane_format::chain::{ChainRecord, ITEM_HEADER, key_at, record_len, write_record};
+use terrane_memindex::MAX_KEY_BYTES;
+
+/// The records of an item, as they will lie. Keeps its memory from commit to commit.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Room for the header, and the records behind it.
+    pub(crate) bytes: Vec<u8>,
+    marks: Vec<Mark>,
+}
+
+/// One of the records.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Where it lies in the bytes; it ends where the next one begins.
+    at: u32,
+    key_len: u32,
+    /// From the record's beginning.
+    key_at: u32,
+    seq: Seq,
+    /// It has a place in an index.
+    indexed: bool,
+}
+
+impl Default for Item {
+    fn default() -> Self {
+        Item::new()
+    }
+}
+
+impl Item {
+    /// One without records.
+    pub fn new() -> Self {
+        Item { bytes: vec![0; ITEM_HEADER], marks: Vec::new() }
+    }
+
+    /// Without records again.
+    pub fn clear(&mut self) {
+        self.bytes.truncate(ITEM_HEADER);
+        self.marks.clear();
+    }
+
+    /// Adds a record, and says how many bytes it takes. One that is not to be `indexed` has no place in the order of keys, as a range
+    /// tombstone has none.
+    ///
+    /// # Errors
+    /// `LimitExceeded` for a key that no index takes, and if the item becomes larger than 4 GiB.
+    pub fn push(&mut self, record: &ChainRecord<'_>, indexed: bool) -> Result<usize> {
+        if record.key.len() > MAX_KEY_BYTES {
+            let len = record.key.len() as u64;
+            return Err(Error::limit("key size in bytes", len, MAX_KEY_BYTES as u64));
+        }
+        let (at, key_len, value_len) = (self.bytes.len(), record.key.len(), record.value.len());
+        let len = record_len(key_len, value_len);
+        let end = at.saturating_add(len);
+        let (Ok(at), Ok(_)) = (u32::try_from(at), u32::try_from(end)) else {
+            return Err(Error::limit("bytes of a chain log's item", end as u64, u32::MAX.into()));
+        };
+        let key_at = key_at(key_len, value_len) as u32;
+        write_record(&mut self.bytes, record);
+        self.marks.push(Mark { at, key_len: key_len as u32, key_at, seq: record.seq, indexed });
+        Ok(len)
+    }
+
+    /// Number of records.
+    pub fn count(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// Bytes of the records: what [`crate::Chain::assign`] is to be asked for.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - ITEM_HEADER
+    }
+
+    /// Whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.marks.is_empty()
+    }
+
+    /// Of each record that is to be indexed, where it lies behind the item's beginning, its key and its sequence.
+    pub(crate) fn indexed(&self) -> impl Iterator<Item = (usize, &[u8], Seq)> {
+        self.marks.iter().filter(|m| m.indexed).map(|m| {
+            let from = (m.at + m.key_at) as usize;
+            let key: Range<usize> = from..from + m.key_len as usize;
+            (m.at as usize, &self.bytes[key], m.seq)
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! Semi-persistent memtables: what is indexed is what was stored, before a crash and after the index was built again, by several threads.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use terrane_base::{ErrorKind, Lsn, MemoryBudget, Result};
+use terrane_chainlog::{Chain, ChainIndex, Item, Space, Stored, Written, recover};
+use terrane_commit::{Filled, Orderer, Ring};
+use terrane_format::Kind;
+use terrane_format::chain::{ChainMemtable, ChainRecord, record_len};
+use terrane_halloc::{Halloc, Plan};
+use terrane_media::real::{RealMedia, RealOptions};
+use terrane_media::sim::{CrashKind, SimMedia};
+use terrane_media::{Media, PmemMode};
+use terrane_memindex::{IndexKind, MemIndex};
+
+const PLAN: Plan = Plan { bytes: 24 << 20, subtables: 4, memtables: 8, zone_bytes: 256 << 10 };
+const UUID: [u8; 16] = *b"0123456789abcdef";
+const KINDS: [IndexKind; 2] = [IndexKind::Art, IndexKind::Skiplist];
+
+fn open(media: &dyn Media, path: &Path, mode: PmemMode) -> Arc<Space> {
+    Space::new(Arc::new(Halloc::open(media, path, mode, UUID, 0).unwrap())).unwrap()
+}
+
+fn memtable(chain: Chain, kind: IndexKind) -> ChainIndex {
+    ChainIndex::new(chain, MemIndex::new(kind, MemoryBudget::new(0)))
+}
+
+fn of(subtable: u64) -> ChainMemtable {
+    ChainMemtable { subtable, generation: 1, from_lsn: 1 }
+}
+
+/// Versions by key, and by sequence within it.
+type Model = BTreeMap<Vec<u8>, BTreeMap<u64, Vec<u8>>>;
+
+/// All versions that an index has, and their values.
+fn content(index: &MemIndex) -> Model {
+    let mut all = Model::new();
+    let mut cursor = index.cursor();
+    cursor.seek_first();
+    while cursor.valid() {
+        let versions = cursor.versions().map(|r| (r.seq, r.value.to_vec())).collect();
+        all.insert(cursor.key().to_vec(), versions);
+        cursor.next();
+    }
+    all
+}
+
+/// Stores one commit of a memtable alone, and tells its index.
+fn put(memtable: &ChainIndex, space: &Arc<Space>, lsn: Lsn, puts: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
+    let mut item = Item::new();
+    for ((key, value), seq) in puts.iter().zip(lsn + 1..) {
+        item.push(&ChainRecord { key, seq, kind: Kind::Put, value }, true)?;
+    }
+    // Never seen: it has no place among the keys.
+    let tombstone = ChainRecord { key: b"", seq: lsn + 1, kind: Kind::RangeDelete, value: b"\xff" };
+    item.push(&tombstone, false)?;
+    let mut admission = space.admit(1)?;
+    let place = memtable.chain().assign(item.len(), &mut admission)?;
+    let stored = place.write(lsn, 1, puts.len() as u32, item)?;
+    let written = stored.written();
+    let item = memtable.insert(stored)?;
+    assert!(item.is_empty() && item.len() == 0);
+    memtable.chain().advance(written)?;
+    space.halloc().pmem().fence();
+    Ok(())
+}
+
+#[test]
+fn what_is_stored_is_indexed_and_indexed_again_after_a_crash() {
+    for kind in KINDS {
+        let path = Path::new("/pm");
+        let media = SimMedia::new(1);
+        Halloc::create(&*media, path, &PLAN, UUID, 0).unwrap();
+        let space = open(&*media, path, PmemMode::Dax);
+        let filled = memtable(Chain::create(&space, of(1)).unwrap(), kind);
+        let (mut model, mut lsn) = (Model::new(), 1);
+        // Lengths with and without room in a record's header, and several zones.
+        for n in 0..900_usize {
+            let key = |i: usize| [vec![b'k'; (n % 7) * 50], (i % 200).to_be_bytes().to_vec()].concat();
+            let value = vec![n as u8; if n % 100 == 50 { 70_000 } else { n % 300 }];
+            let puts: Vec<_> = (0..1 + n % 5).map(|i| (key(n * 7 + i), value.clone())).collect();
+            put(&filled, &space, lsn, &puts).unwrap();
+            for ((key, value), seq) in puts.into_iter().zip(lsn + 1..) {
+                model.entry(key).or_default().insert(seq, value);
+                lsn += 1;
+            }
+        }
+        assert_eq!(content(filled.index()), model);
+        assert_eq!(filled.index().len(), model.values().map(BTreeMap::len).sum::<usize>());
+        for (key, versions) in &model {
+            let (seq, value) = versions.last_key_value().unwrap();
+            let found = filled.index().get(key, *seq).unwrap();
+            assert_eq!((found.seq, found.value), (*seq, &value[..]));
+        }
+
+        let after = media.image().crash(CrashKind::PowerLost, 7);
+        let space = open(&*after, path, PmemMode::Dax);
+        let recovered = recover(&space, 0).unwrap();
+        let [chain] = <[Chain; 1]>::try_from(recovered.chains).unwrap();
+        let again = memtable(chain, kind);
+        let slots = again.chain().slots().unwrap();
+        assert!(slots > 2, "{slots}");
+        let (next, others) = (AtomicU64::new(0), AtomicU64::new(0));
+        thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    loop {
+                        let slot = next.fetch_add(1, Ordering::Relaxed) as u32;
+                        if slot >= slots {
+                            return;
+                        }
+                        let see = |_, record: &ChainRecord<'_>| {
+                            let other = record.kind == Kind::RangeDelete;
+                            others.fetch_add(other.into(), Ordering::Relaxed);
+                            Ok(!other)
+                        };
+                        again.rebuild(slot, see).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(others.into_inner(), 900);
+        assert_eq!(content(again.index()), model);
+        // And it goes on.
+        let more = vec![(b"more".to_vec(), b"value".to_vec())];
+        put(&again, &space, recovered.next_lsn, &more).unwrap();
+        assert_eq!(again.index().get(b"more", u64::MAX).unwrap().value, b"value");
+    }
+}
+
+#[test]
+fn an_item_of_another_filledis_refused() {
+    let media = SimMedia::new(1);
+    Halloc::create(&*media, Path::new("/pm"), &PLAN, UUID, 0).unwrap();
+    let space = open(&*media, Path::new("/pm"), PmemMode::Dax);
+    let [one, other] = [1, 2].map(|n| memtable(Chain::create(&space, of(n)).unwrap(), IndexKind::Art));
+    let mut item = Item::new();
+    let record = ChainRecord { key: b"k", seq: 2, kind: Kind::Put, value: b"v" };
+    assert_eq!(item.push(&record, true).unwrap(), record_len(1, 1));
+    assert_eq!((item.count(), item.len()), (1, record_len(1, 1)));
+    let too_long = vec![0; terrane_memindex::MAX_KEY_BYTES + 1];
+    let refused = item.push(&ChainRecord { key: &too_long, ..record }, true).unwrap_err();
+    assert_eq!((refused.kind(), item.count()), (ErrorKind::LimitExceeded, 1));
+    let mut admission = space.admit(1).unwrap();
+    let place = one.chain().assign(item.len(), &mut admission).unwrap();
+    let stored = place.write(1, 1, 1, item).unwrap();
+    assert_eq!(other.insert(stored).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(one.index().is_empty() && other.index().is_empty());
+    assert_eq!(one.into_chain().of().subtable, 1);
+}
+
+/// What the threads of a test share: two memtables that commits go to, and the order of these.
+struct Shared {
+    space: Arc<Space>,
+    memtables: [ChainIndex; 2],
+    ring: Ring<Vec<(usize, Written)>>,
+    visible: AtomicU64,
+}
+
+impl Orderer<Vec<(usize, Written)>> for Shared {
+    fn settle(&self, group: &mut [Filled<Vec<(usize, Written)>>]) {
+        for filled in group {
+            for (memtable, written) in filled.entry.take().unwrap() {
+                self.memtables[memtable].chain().advance(written).unwrap();
+            }
+            self.space.halloc().pmem().fence();
+            self.visible.store(filled.end(), Ordering::Release);
+        }
+    }
+}
+
+const THREADS: u64 = 4;
+const COMMITS: u64 = if cfg!(miri) { 5 } else { 1500 };
+
+impl Shared {
+    /// One commit, of one record in each of some memtables. Its sequences.
+    fn commit(&self, thread: u64, n: u64) -> Vec<(usize, u64, [u8; 16])> {
+        let touched: &[usize] = [&[0][..], &[1], &[0, 1]][(n % 3) as usize];
+        let value = vec![n as u8; (n % 90) as usize * 8];
+        let len = record_len(16, value.len());
+        let mut admission = self.space.admit(touched.len() as u64).unwrap();
+        let units = touched.len() as u64;
+        let (reservation, (lsn, places)) = self
+            .ring
+            .reserve_in_turn(units, self, |pos, _| {
+                let assign = |m: &usize| self.memtables[*m].chain().assign(len, &mut admission).unwrap();
+                (pos, touched.iter().map(assign).collect::<Vec<_>>())
+            })
+            .unwrap();
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&(n * THREADS + thread).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+        key[8..].copy_from_slice(&lsn.to_be_bytes());
+        let stored = (places.into_iter().zip(lsn + 1..)).map(|(place, seq)| {
+            let mut item = Item::new();
+            item.push(&ChainRecord { key: &key, seq, kind: Kind::Put, value: &value }, true).unwrap();
+            place.write(lsn, units as u32, units as u32, item).unwrap()
+        });
+        let mut stored: Vec<_> = stored.collect();
+        Stored::fence_all(&mut stored);
+        let entry = touched.iter().copied().zip(stored.iter().map(Stored::written)).collect();
+        for (m, stored) in touched.iter().zip(stored) {
+            self.memtables[*m].insert(stored).unwrap();
+        }
+        reservation.fill(entry);
+        touched.iter().zip(lsn + 1..).map(|(m, seq)| (*m, seq, key)).collect()
+    }
+
+    fn look(&self, (m, seq, key): &(usize, u64, [u8; 16])) {
+        let found = self.memtables[*m].index().get(key, *seq).expect("a commit before this one");
+        assert_eq!(found.key, key);
+        assert!(found.value.windows(2).all(|w| w[0] == w[1]));
+    }
+}
+
+#[test]
+fn threads_commit_to_several_memtables_and_see_what_the_others_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pm");
+    let media = RealMedia::new(RealOptions::default()).unwrap();
+    Halloc::create(&*media, &path, &PLAN, UUID, 0).unwrap();
+    let space = open(&*media, &path, PmemMode::StandIn);
+    let memtables = [0, 1].map(|n| memtable(Chain::create(&space, of(n)).unwrap(), IndexKind::Art));
+    let shared =
+        Shared { space, memtables, ring: Ring::with_turns(64, 1).unwrap(), visible: AtomicU64::new(1) };
+    let (together, (told, hears)) =
+        (Barrier::new(THREADS as usize), std::sync::mpsc::channel::<Vec<(usize, u64, [u8; 16])>>());
+    thread::scope(|s| {
+        for thread in 0..THREADS {
+            let (shared, together, told) = (&shared, &together, told.clone());
+            s.spawn(move || {
+                together.wait();
+                for n in 0..COMMITS {
+                    let done = shared.commit(thread, n);
+                    done.iter().for_each(|one| shared.look(one));
+                    told.send(done).unwrap();
+                }
+            });
+        }
+        drop(told);
+        hears.iter().flatten().for_each(|one| shared.look(&one));
+    });
+    let models = shared.memtables.each_ref().map(|m| content(m.index()));
+    let records: usize = models.iter().map(BTreeMap::len).sum();
+    assert_eq!(records as u64, THREADS * (0..COMMITS).map(|n| [1, 1, 2][(n % 3) as usize]).sum::<u64>());
+    assert_eq!(shared.visible.load(Ordering::Acquire), 1 + records as u64);
+
+    // The process dies: all of it was committed.
+    drop(shared);
+    let recovered = recover(&open(&*media, &path, PmemMode::StandIn), 0).unwrap();
+    assert_eq!((recovered.undone, recovered.next_lsn), (None, 1 + records as u64));
+    for (chain, model) in recovered.chains.into_iter().zip(models) {
+        let again = memtable(chain, IndexKind::Art);
+        for slot in 0..again.chain().slots().unwrap() {
+            again.rebuild(slot, |_, _| Ok(true)).unwrap();
+        }
+        assert_eq!(content(again.index()), model);
+    }
+}
