@@ -58,7 +58,22 @@ pub(super) const ALL: &[Figure] = &[
     Figure {
         name: "pm-halloc",
         about: "allocating persistent memory, on ordinary memory and with a device's time (simulated)",
-        parts: pm_halloc,
+        parts: || vec![Part::Halloc],
+    },
+    Figure {
+        name: "pm-memtable",
+        about: "memtables in persistent memory against a skiplist in ordinary memory (simulated)",
+        parts: || vec![Part::PmMemtable],
+    },
+    Figure {
+        name: "pm-commit",
+        about: "commits in persistent memory by their size and by threads (simulated, and in the page cache)",
+        parts: || vec![Part::PmCommit],
+    },
+    Figure {
+        name: "pm-recovery",
+        about: "building a memtable's index again from persistent memory, against replaying a log (simulated)",
+        parts: || vec![Part::PmRecovery],
     },
     Figure {
         name: "counters",
@@ -353,10 +368,6 @@ fn get_cost() -> Vec<Part> {
 
 fn parts() -> Vec<Part> {
     vec![Part::Parts]
-}
-
-fn pm_halloc() -> Vec<Part> {
-    vec![Part::Halloc]
 }
 
 fn counters() -> Vec<Part> {

@@ -6,6 +6,7 @@ mod figures;
 mod floor;
 mod halloc;
 mod parts;
+mod pm;
 
 use serde::Serialize;
 
@@ -31,6 +32,12 @@ enum Part {
     Parts,
     /// What allocating persistent memory takes.
     Halloc,
+    /// Memtables in persistent memory.
+    PmMemtable,
+    /// Commits in persistent memory.
+    PmCommit,
+    /// What comes up again of persistent memory.
+    PmRecovery,
 }
 
 /// One claim, measured.
@@ -69,6 +76,9 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
                 Part::Rows { command, claims } => measure(a, figure.name, &command, &claims)?,
                 Part::Floor => floor::measure(a, &mut |line| line.say(a))?,
                 Part::Halloc => halloc::measure(a, &mut |line| line.say(a))?,
+                Part::PmMemtable => pm::memtable::measure(a, &mut |line| line.say(a))?,
+                Part::PmCommit => pm::commit::measure(a, &mut |line| line.say(a))?,
+                Part::PmRecovery => pm::recovery::measure(a, &mut |line| line.say(a))?,
                 Part::Parts => parts::measure(a, &mut |line| line.say(a))?,
                 Part::Counters => match counters::measure(a, &mut |line| line.say(a)) {
                     // What is missing is the machine's; the other figures do without.

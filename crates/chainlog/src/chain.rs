@@ -400,6 +400,13 @@ impl Stored<'_> {
         all.iter_mut().for_each(|stored| stored.fenced = true);
     }
 
+    /// The item, empty, if no index is to be told of its records.
+    pub fn into_item(self) -> Item {
+        let mut item = self.item;
+        item.clear();
+        item
+    }
+
     /// Fences, unless that was done.
     pub(crate) fn fence(&mut self) {
         if !std::mem::replace(&mut self.fenced, true) {

@@ -72,9 +72,7 @@ impl ChainIndex {
             // SAFETY: of the item that was written there, all of it fenced; the chain is ours, and so are its zones.
             unsafe { self.index.insert_at(self.address(stored.at + at)?, key, seq)? };
         }
-        let mut item = stored.item;
-        item.clear();
-        Ok(item)
+        Ok(stored.into_item())
     }
 
     /// Tells the index what is committed in a zone, of which there are [`Chain::slots`]: each zone once, after recovery, before anything is

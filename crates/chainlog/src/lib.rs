@@ -31,9 +31,12 @@ mod index;
 mod item;
 mod recover;
 mod space;
+#[allow(unsafe_code, reason = "it says of zones that they are nobody else's memory")]
+mod volatile;
 
 pub use chain::{Chain, Place, Stored, Written};
 pub use index::ChainIndex;
 pub use item::Item;
 pub use recover::{Recovered, recover};
 pub use space::{Admission, Space};
+pub use volatile::VolatileZones;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::chain::MAX_ZONE_BYTES;
 use terrane_format::pm::PoolKind;
-use terrane_halloc::{Fresh, Halloc, Pool};
+use terrane_halloc::{Fresh, Halloc, Lent, Pool};
 
 /// The zones of a persistent memory, for chain logs.
 #[derive(Debug)]
@@ -69,6 +69,23 @@ impl Space {
         self.zones().release(zones)?;
         self.free.fetch_add(zones.len() as u64, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Takes a zone for as long as this process has use for it.
+    ///
+    /// # Errors
+    /// As [`Space::admit`].
+    pub(crate) fn lend(self: &Arc<Self>) -> Result<Lent> {
+        let mut admission = self.admit(1)?;
+        let lent = Lent::take(&self.halloc, PoolKind::Zones)?;
+        admission.left = 0;
+        Ok(lent)
+    }
+
+    /// Takes one back that was lent.
+    pub(crate) fn give_back(&self, lent: Lent) {
+        drop(lent);
+        self.free.fetch_add(1, Ordering::Relaxed);
     }
 
     /// An error that says which memory it is about.

@@ -7,10 +7,11 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use terrane_base::{ErrorKind, Lsn, MemoryBudget, Result};
-use terrane_chainlog::{Chain, ChainIndex, Item, Space, Stored, Written, recover};
+use terrane_chainlog::{Chain, ChainIndex, Item, Space, Stored, VolatileZones, Written, recover};
 use terrane_commit::{Filled, Orderer, Ring};
 use terrane_format::Kind;
 use terrane_format::chain::{ChainMemtable, ChainRecord, record_len};
+use terrane_format::pm::PoolKind;
 use terrane_halloc::{Halloc, Plan};
 use terrane_media::real::{RealMedia, RealOptions};
 use terrane_media::sim::{CrashKind, SimMedia};
@@ -19,14 +20,28 @@ use terrane_memindex::{IndexKind, MemIndex};
 
 const PLAN: Plan = Plan { bytes: 24 << 20, subtables: 4, memtables: 8, zone_bytes: 256 << 10 };
 const UUID: [u8; 16] = *b"0123456789abcdef";
-const KINDS: [IndexKind; 2] = [IndexKind::Art, IndexKind::Skiplist];
+
+/// Where an index is.
+#[derive(Clone, Copy, Debug)]
+enum Where {
+    Dram(IndexKind),
+    /// In zones beside the records.
+    Zones,
+}
+
+const PLACES: [Where; 3] = [Where::Dram(IndexKind::Art), Where::Dram(IndexKind::Skiplist), Where::Zones];
 
 fn open(media: &dyn Media, path: &Path, mode: PmemMode) -> Arc<Space> {
     Space::new(Arc::new(Halloc::open(media, path, mode, UUID, 0).unwrap())).unwrap()
 }
 
-fn memtable(chain: Chain, kind: IndexKind) -> ChainIndex {
-    ChainIndex::new(chain, MemIndex::new(kind, MemoryBudget::new(0)))
+fn memtable(chain: Chain, space: &Arc<Space>, place: Where) -> ChainIndex {
+    let budget = MemoryBudget::new(0);
+    let index = match place {
+        Where::Dram(kind) => MemIndex::new(kind, budget),
+        Where::Zones => MemIndex::in_chunks(VolatileZones::new(space.clone()), IndexKind::Art, budget),
+    };
+    ChainIndex::new(chain, index)
 }
 
 fn of(subtable: u64) -> ChainMemtable {
@@ -63,7 +78,7 @@ fn put(memtable: &ChainIndex, space: &Arc<Space>, lsn: Lsn, puts: &[(Vec<u8>, Ve
     let stored = place.write(lsn, 1, puts.len() as u32, item)?;
     let written = stored.written();
     let item = memtable.insert(stored)?;
-    assert!(item.is_empty() && item.len() == 0);
+    assert_eq!((item.count(), item.len()), (0, 0));
     memtable.chain().advance(written)?;
     space.halloc().pmem().fence();
     Ok(())
@@ -71,12 +86,12 @@ fn put(memtable: &ChainIndex, space: &Arc<Space>, lsn: Lsn, puts: &[(Vec<u8>, Ve
 
 #[test]
 fn what_is_stored_is_indexed_and_indexed_again_after_a_crash() {
-    for kind in KINDS {
+    for place in PLACES {
         let path = Path::new("/pm");
         let media = SimMedia::new(1);
         Halloc::create(&*media, path, &PLAN, UUID, 0).unwrap();
         let space = open(&*media, path, PmemMode::Dax);
-        let filled = memtable(Chain::create(&space, of(1)).unwrap(), kind);
+        let filled = memtable(Chain::create(&space, of(1)).unwrap(), &space, place);
         let (mut model, mut lsn) = (Model::new(), 1);
         // Lengths with and without room in a record's header, and several zones.
         for n in 0..900_usize {
@@ -101,9 +116,11 @@ fn what_is_stored_is_indexed_and_indexed_again_after_a_crash() {
         let space = open(&*after, path, PmemMode::Dax);
         let recovered = recover(&space, 0).unwrap();
         let [chain] = <[Chain; 1]>::try_from(recovered.chains).unwrap();
-        let again = memtable(chain, kind);
+        let again = memtable(chain, &space, place);
         let slots = again.chain().slots().unwrap();
         assert!(slots > 2, "{slots}");
+        let zones = space.halloc().pool(PoolKind::Zones);
+        assert_eq!(zones.taken() - u64::from(slots), u64::from(matches!(place, Where::Zones)));
         let (next, others) = (AtomicU64::new(0), AtomicU64::new(0));
         thread::scope(|s| {
             for _ in 0..3 {
@@ -129,15 +146,20 @@ fn what_is_stored_is_indexed_and_indexed_again_after_a_crash() {
         let more = vec![(b"more".to_vec(), b"value".to_vec())];
         put(&again, &space, recovered.next_lsn, &more).unwrap();
         assert_eq!(again.index().get(b"more", u64::MAX).unwrap().value, b"value");
+        // Zones of an index go with it.
+        let zones = space.halloc().pool(PoolKind::Zones);
+        let chain = again.into_chain();
+        let held = u64::from(chain.slots().unwrap());
+        assert_eq!((zones.taken(), space.free()), (held, zones.objects() - held));
     }
 }
 
 #[test]
-fn an_item_of_another_filledis_refused() {
+fn an_item_of_another_memtable_is_refused() {
     let media = SimMedia::new(1);
     Halloc::create(&*media, Path::new("/pm"), &PLAN, UUID, 0).unwrap();
     let space = open(&*media, Path::new("/pm"), PmemMode::Dax);
-    let [one, other] = [1, 2].map(|n| memtable(Chain::create(&space, of(n)).unwrap(), IndexKind::Art));
+    let [one, other] = [1, 2].map(|n| memtable(Chain::create(&space, of(n)).unwrap(), &space, PLACES[0]));
     let mut item = Item::new();
     let record = ChainRecord { key: b"k", seq: 2, kind: Kind::Put, value: b"v" };
     assert_eq!(item.push(&record, true).unwrap(), record_len(1, 1));
@@ -223,7 +245,7 @@ fn threads_commit_to_several_memtables_and_see_what_the_others_did() {
     let media = RealMedia::new(RealOptions::default()).unwrap();
     Halloc::create(&*media, &path, &PLAN, UUID, 0).unwrap();
     let space = open(&*media, &path, PmemMode::StandIn);
-    let memtables = [0, 1].map(|n| memtable(Chain::create(&space, of(n)).unwrap(), IndexKind::Art));
+    let memtables = [0, 1].map(|n| memtable(Chain::create(&space, of(n)).unwrap(), &space, Where::Zones));
     let shared =
         Shared { space, memtables, ring: Ring::with_turns(64, 1).unwrap(), visible: AtomicU64::new(1) };
     let (together, (told, hears)) =
@@ -250,10 +272,11 @@ fn threads_commit_to_several_memtables_and_see_what_the_others_did() {
 
     // The process dies: all of it was committed.
     drop(shared);
-    let recovered = recover(&open(&*media, &path, PmemMode::StandIn), 0).unwrap();
+    let space = open(&*media, &path, PmemMode::StandIn);
+    let recovered = recover(&space, 0).unwrap();
     assert_eq!((recovered.undone, recovered.next_lsn), (None, 1 + records as u64));
     for (chain, model) in recovered.chains.into_iter().zip(models) {
-        let again = memtable(chain, IndexKind::Art);
+        let again = memtable(chain, &space, Where::Zones);
         for slot in 0..again.chain().slots().unwrap() {
             again.rebuild(slot, |_, _| Ok(true)).unwrap();
         }

@@ -12,6 +12,9 @@
 //!    to an object that was not committed lead nowhere ([`Pool::check`] says so), so none is ever lost.
 //! 4. [`Pool::release`] clears the words of objects that nothing refers to any more, with one fence for all of them.
 //!
+//! What is never committed is free again when the memory is opened next: [`Lent`] is such an object, for what is to vanish with the
+//! process.
+//!
 //! ```
 //! use std::path::Path;
 //! use terrane_halloc::{Halloc, Plan};
@@ -42,7 +45,7 @@ mod halloc;
 mod pool;
 
 pub use halloc::{Halloc, Plan};
-pub use pool::{Fresh, Pool};
+pub use pool::{Fresh, Lent, Pool};
 pub use terrane_format::pm::MAX_TAG;
 
 #[cfg(all(test, loom))]

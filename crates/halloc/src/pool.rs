@@ -20,6 +20,7 @@ use terrane_format::pm::{MAX_TAG, PmWord, PoolKind, PoolShape};
 use terrane_media::Pmem;
 
 use crate::freelist::{FreeList, Words, link};
+use crate::halloc::Halloc;
 
 const WORD: usize = size_of::<u64>();
 /// How many words opening a pool loads at a time.
@@ -219,6 +220,14 @@ impl Pool {
         refused
     }
 
+    /// Takes back an object that was not committed.
+    fn push_back(&self, number: u32) {
+        // It may fail for a number that there is not, which a number from the list never is.
+        if self.list.push(&self.table, number).is_ok() {
+            self.taken.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     #[cold]
     fn nobody_has(&self, number: u32) -> Error {
         let what = format!("object {number} of {:?} is released, which nobody has", self.kind());
@@ -285,15 +294,48 @@ impl Fresh<'_> {
     }
 }
 
+/// An object that its owner has until it is dropped, or until the memory is opened again: for what is to vanish with the process. Its
+/// content is whatever its last owner left, and whatever its own stores there, durable or not, is nobody's after a crash.
+#[derive(Debug)]
+pub struct Lent {
+    halloc: Arc<Halloc>,
+    kind: PoolKind,
+    number: u32,
+}
+
+impl Lent {
+    /// Takes an object.
+    ///
+    /// # Errors
+    /// As [`Pool::get`].
+    pub fn take(halloc: &Arc<Halloc>, kind: PoolKind) -> Result<Lent> {
+        let mut fresh = halloc.pool(kind).get()?;
+        let number = fresh.number();
+        // Nothing was written, so there is nothing to wait for.
+        fresh.number = None;
+        Ok(Lent { halloc: halloc.clone(), kind, number })
+    }
+
+    /// Where in the memory it lies.
+    ///
+    /// # Errors
+    /// None: there is such an object.
+    pub fn place(&self) -> Result<usize> {
+        self.halloc.pool(self.kind).place(self.number)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.halloc.pool(self.kind).push_back(self.number);
+    }
+}
+
 impl Drop for Fresh<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         // Nothing of it may come late, over what the next owner writes.
         self.settle();
-        let pool = self.pool;
-        // It may fail for a number that there is not, which a number from the list never is.
-        if pool.list.push(&pool.table, number).is_ok() {
-            pool.taken.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.pool.push_back(number);
     }
 }

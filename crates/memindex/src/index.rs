@@ -10,6 +10,7 @@ use terrane_base::{Error, MAX_SEQ, MemoryBudget, Result, Seq};
 
 use crate::art::{Art, Descent, Inserted, MAX_DEPTH};
 use crate::cursor::IndexCursor;
+use crate::memory::{ChunkSource, Home};
 use crate::record::{Record, RecordArena, RecordPtr};
 use crate::skiplist::List;
 
@@ -61,10 +62,20 @@ impl MemIndex {
 
     /// As [`MemIndex::new`]; whoever stays inside of `clock` reads it without an atomic read-modify-write.
     pub fn on(clock: Arc<Clock>, kind: IndexKind, budget: MemoryBudget) -> Self {
+        MemIndex::in_home(clock, kind, budget.into())
+    }
+
+    /// As [`MemIndex::new`], with nodes in memory of `source`, as long as that has any; that is not charged. Of a skiplist nothing is there.
+    pub fn in_chunks(source: Arc<dyn ChunkSource>, kind: IndexKind, budget: MemoryBudget) -> Self {
+        MemIndex::in_home(Arc::default(), kind, Home { budget, source: Some(source) })
+    }
+
+    fn in_home(clock: Arc<Clock>, kind: IndexKind, home: Home) -> Self {
+        let budget = home.budget.clone();
         MemIndex {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             structure: match kind {
-                IndexKind::Art => Structure::Art(Art::new(clock, budget.clone())),
+                IndexKind::Art => Structure::Art(Art::new(clock, home)),
                 IndexKind::Skiplist => Structure::Skiplist(Box::new(List::new(budget.clone()))),
             },
             records: RecordArena::new(budget),

@@ -13,4 +13,5 @@ mod skiplist;
 
 pub use cursor::{Cursor, IndexCursor, Seeking, Versions};
 pub use index::{IndexKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, MemIndex, Search};
+pub use memory::ChunkSource;
 pub use record::{Record, RecordArena, RecordPtr};

@@ -4,7 +4,7 @@
 //! thousand small indexes cost little, a large one gets huge pages, and none takes much of a small budget at once.
 //! Threads do not bump one shared pointer: a thread takes a *span* of the current chunk for its stripe and carves
 //! pieces from that; a span is at most a sixty-fourth of the whole. Pieces that are large for a span are carved from
-//! the chunk, and very large ones get a chunk of their own.
+//! the chunk, and very large ones get a chunk of their own. Chunks of one length may come from elsewhere instead ([`ChunkSource`]).
 //!
 //! # Concurrency
 //! Carving from a span is one `fetch_add`, and ranges that it hands out are disjoint. A new span is published with
@@ -12,7 +12,7 @@
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::{NonNull, null_mut};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use crossbeam_utils::CachePadded;
 use terrane_base::MemoryBudget;
@@ -40,8 +40,38 @@ struct Span {
     largest: usize,
 }
 
+/// Where chunks come from instead of the allocator.
+///
+/// # Safety
+/// What [`ChunkSource::take`] gives is memory of [`ChunkSource::chunk_bytes`] bytes that nobody else reads or writes until it is given back,
+/// at a multiple of 64; it may be larger, and begin anywhere there.
+pub unsafe trait ChunkSource: Send + Sync {
+    /// Length of each.
+    fn chunk_bytes(&self) -> usize;
+    /// One more; `None` if there is none left: then the allocator is asked.
+    fn take(&self) -> Option<NonNull<u8>>;
+    /// Takes one back that it has given.
+    fn give_back(&self, chunk: NonNull<u8>);
+}
+
+/// Where an index takes its memory.
+#[derive(Clone)]
+pub(crate) struct Home {
+    /// Charged for what the allocator gives.
+    pub(crate) budget: MemoryBudget,
+    pub(crate) source: Option<Arc<dyn ChunkSource>>,
+}
+
+impl From<MemoryBudget> for Home {
+    fn from(budget: MemoryBudget) -> Self {
+        Home { budget, source: None }
+    }
+}
+
 struct Chunks {
     owned: Vec<(NonNull<u8>, Layout)>,
+    /// Of the source.
+    lent: Vec<NonNull<u8>>,
     next: usize,
     end: usize,
 }
@@ -51,11 +81,14 @@ pub(crate) struct Memory {
     align: usize,
     spans: Box<[CachePadded<AtomicPtr<Span>>]>,
     chunks: Mutex<Chunks>,
+    /// From the allocator, and charged.
     bytes: AtomicUsize,
-    budget: MemoryBudget,
+    /// From the source.
+    lent_bytes: AtomicUsize,
+    home: Home,
 }
 
-// SAFETY: the raw pointers are to memory that `Memory` owns; what threads share of it is atomic or behind the mutex, and
+// SAFETY: the raw pointers are to memory that `Memory` owns, or was lent; what threads share of it is atomic or behind the mutex, and
 // the pieces handed out are disjoint.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
@@ -63,20 +96,27 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Memory whose pieces are aligned to `align` (a power of two, at most a cache line).
-    pub(crate) fn new(align: usize, budget: MemoryBudget) -> Self {
+    pub(crate) fn new(align: usize, home: impl Into<Home>) -> Self {
+        let home = home.into();
         debug_assert!(align.is_power_of_two() && align <= LINE);
         Memory {
             align,
             spans: (0..STRIPES).map(|_| CachePadded::new(AtomicPtr::new(null_mut()))).collect(),
-            chunks: Mutex::new(Chunks { owned: Vec::new(), next: 0, end: 0 }),
+            chunks: Mutex::new(Chunks { owned: Vec::new(), lent: Vec::new(), next: 0, end: 0 }),
             bytes: AtomicUsize::new(0),
-            budget,
+            lent_bytes: AtomicUsize::new(0),
+            home,
         }
     }
 
     /// Bytes taken from the allocator, and charged to the budget.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in all.
+    fn all_bytes(&self) -> usize {
+        self.bytes() + self.lent_bytes.load(Ordering::Relaxed)
     }
 
     /// `size` uninitialised bytes that are the caller's until this memory is dropped.
@@ -105,7 +145,7 @@ impl Memory {
     #[cold]
     fn refill(&self, stripe: &AtomicPtr<Span>, seen: *mut Span, size: usize) -> Option<NonNull<u8>> {
         let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-        let length = (self.bytes() / (4 * STRIPES)).clamp(MIN_SPAN, MAX_SPAN).next_multiple_of(LINE);
+        let length = (self.all_bytes() / (4 * STRIPES)).clamp(MIN_SPAN, MAX_SPAN).next_multiple_of(LINE);
         let largest = length / 8;
         if size > largest {
             return Some(self.carve(&mut chunks, size));
@@ -130,11 +170,19 @@ impl Memory {
             chunks.next += size;
             return at;
         }
-        let most = match self.budget.limit() {
+        if let Some(source) = &self.home.source
+            && size <= source.chunk_bytes() / 4
+            && let Some(at) = self.lend(chunks, &**source)
+        {
+            chunks.next = at.addr().get() + size;
+            chunks.end = at.addr().get() + source.chunk_bytes();
+            return at;
+        }
+        let most = match self.home.budget.limit() {
             0 => HUGE_PAGE,
             limit => 1 << (limit / 16).clamp(FIRST_CHUNK, HUGE_PAGE).ilog2(),
         };
-        let usual = self.bytes().next_power_of_two().clamp(FIRST_CHUNK, most);
+        let usual = self.all_bytes().next_power_of_two().clamp(FIRST_CHUNK, most);
         if size > usual / 4 {
             return self.chunk(chunks, size);
         }
@@ -142,6 +190,19 @@ impl Memory {
         chunks.next = at.addr().get() + size;
         chunks.end = at.addr().get() + usual;
         at
+    }
+
+    /// A chunk of the source.
+    fn lend(&self, chunks: &mut Chunks, source: &dyn ChunkSource) -> Option<NonNull<u8>> {
+        let at = source.take()?;
+        let (from, bytes) = (at.as_ptr().expose_provenance(), source.chunk_bytes());
+        if !from.is_multiple_of(LINE) || from + bytes > ADDRESS_LIMIT {
+            source.give_back(at);
+            return None;
+        }
+        chunks.lent.push(at);
+        self.lent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Some(at)
     }
 
     fn chunk(&self, chunks: &mut Chunks, size: usize) -> NonNull<u8> {
@@ -158,7 +219,7 @@ impl Memory {
         at.as_ptr().expose_provenance();
         chunks.owned.push((at, layout));
         self.bytes.fetch_add(size, Ordering::Relaxed);
-        self.budget.charge(size);
+        self.home.budget.charge(size);
         at
     }
 }
@@ -170,8 +231,11 @@ impl Drop for Memory {
             // SAFETY: allocated with this layout, and given back nowhere else.
             unsafe { dealloc(at.as_ptr(), layout) };
         }
+        if let Some(source) = &self.home.source {
+            chunks.lent.iter().for_each(|at| source.give_back(*at));
+        }
         drop(chunks);
-        self.budget.release(self.bytes());
+        self.home.budget.release(self.bytes());
     }
 }
 

@@ -39,9 +39,10 @@ mod word;
 use std::cmp::Ordering as Order;
 use std::sync::Arc;
 
+use terrane_base::Seq;
 use terrane_base::reclaim::Clock;
-use terrane_base::{MemoryBudget, Seq};
 
+use crate::memory::Home;
 use crate::record::{Record, RecordPtr};
 use lock::Wait;
 use node::{NodeRef, Slot};
@@ -129,8 +130,8 @@ enum Next {
 }
 
 impl Art {
-    pub(crate) fn new(clock: Arc<Clock>, budget: MemoryBudget) -> Self {
-        let pool = Pool::new(budget);
+    pub(crate) fn new(clock: Arc<Clock>, home: impl Into<Home>) -> Self {
+        let pool = Pool::new(home);
         let root = pool.node(Kind::N256);
         root.start(&[], Word::EMPTY);
         let root = root.word(0);

@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use terrane_base::MemoryBudget;
 
 use crate::art::node::{Node, Node4, Node16, Node48, Node256, NodeRef};
 use crate::art::reclaim::Guard;
 use crate::art::versions::{Entry, VersionList};
 use crate::art::word::Kind;
-use crate::memory::Memory;
+use crate::memory::{Home, Memory};
 
 /// Free lists by what lies at the addresses: nodes by kind, version lists, arrays by the logarithm of their length.
 const LISTS: usize = Kind::N256 as usize + 1;
@@ -77,9 +76,9 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(budget: MemoryBudget) -> Self {
+    pub(crate) fn new(home: impl Into<Home>) -> Self {
         Pool {
-            memory: Memory::new(align_of::<Node4>(), budget),
+            memory: Memory::new(align_of::<Node4>(), home),
             free: Arc::new(FreeLists(std::array::from_fn(|_| FreeList::default()))),
         }
     }
@@ -168,6 +167,8 @@ impl Pool {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use terrane_base::MemoryBudget;
+
     use super::*;
 
     #[test]

@@ -1,0 +1,100 @@
+//! `pm-recovery`: building the index of a memtable in persistent memory again, by one thread and by two, against replaying the log of as
+//! many records.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use terrane::media::PmemMode;
+use terrane_chainlog::{ChainIndex, recover};
+use terrane_format::chain::record_len;
+
+use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, index, together};
+use crate::Failure;
+use crate::args::ReproArgs;
+use crate::data::Shuffle;
+use crate::report::median;
+use crate::repro::{Line, rows_of, threads as in_words};
+
+const FIGURE: &str = "pm-recovery";
+/// Of 16 bytes and 100, as the log's: some 256 MiB.
+const RECORDS: u64 = 2_000_000;
+/// With keys of 8 bytes as long as those are.
+const VALUE_BYTES: usize = 108;
+const BATCH: u64 = 50;
+
+/// Measures; `see` gets each line as it comes.
+pub(in crate::repro) fn measure(
+    a: &ReproArgs,
+    see: &mut dyn FnMut(Line) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let records = ((RECORDS as f64 * a.scale) as u64).max(10_000);
+    let bytes = records * record_len(KEY_BYTES, VALUE_BYTES) as u64;
+    let memory = Memory::create(a, bytes)?;
+    let shuffle = Shuffle::new(records, 7);
+    let store = Store::create(&memory.open(PmemMode::StandIn)?, Nodes::Dram, VALUE_BYTES, false)?;
+    let mut hand = Hand::new();
+    let mut at = 0;
+    while at < records {
+        let end = (at + BATCH).min(records);
+        store.commit(&mut hand, &(at..end).map(|n| shuffle.at(n)).collect::<Vec<_>>())?;
+        at = end;
+    }
+    drop(store);
+    let mut speeds = Vec::new();
+    for threads in [1, 2] {
+        let (mut found, mut built) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let space = memory.open(PmemMode::StandIn)?;
+            let began = Instant::now();
+            let mut recovered = recover(&space, 0)?;
+            found.push(began.elapsed().as_secs_f64() * 1e3);
+            let chain = recovered.chains.pop().ok_or("the memtable is gone")?;
+            let memtable = ChainIndex::new(chain, index(&space, Nodes::Dram));
+            let (next, slots) = (AtomicU32::new(0), memtable.chain().slots()?);
+            built.push(together(threads, |_| {
+                loop {
+                    let slot = next.fetch_add(1, Ordering::Relaxed);
+                    if slot >= slots {
+                        return Ok(());
+                    }
+                    memtable.rebuild(slot, |_, _| Ok(true))?;
+                }
+            })?);
+            if memtable.index().len() as u64 != records {
+                return Err(format!("{} of {records} records were found", memtable.index().len()).into());
+            }
+        }
+        let seconds = median(built);
+        let note = format!("simulated; {records} records in {} MiB", bytes >> 20);
+        if threads == 1 {
+            see(line("what was committed".to_owned(), None, median(found), "ms", note.clone()))?;
+        }
+        let row = format!("rebuild, {}", in_words(threads));
+        let gib = bytes as f64 / f64::from(1 << 30);
+        see(line(row.clone(), None, seconds * 1e3, "ms", note.clone()))?;
+        see(line(row, None, seconds / gib, "s/GiB", note))?;
+        speeds.push(records as f64 / seconds);
+    }
+    let engines = if cfg!(feature = "peers") { "terrane,rocksdb" } else { "terrane" };
+    // Beside what is to be measured memory for it: nothing is written out.
+    let command = format!(
+        "--workload reopen-killed --engine {engines} --records {RECORDS} --memtable-mib 2048 --rounds {ROUNDS}"
+    );
+    let (_, rows) = rows_of(a, FIGURE, &command)?;
+    let mut names: Vec<&str> = rows.iter().map(|r| r.engine.as_str()).collect();
+    names.dedup();
+    names.sort_unstable();
+    names.dedup();
+    for engine in names {
+        let of = rows.iter().filter(|r| r.engine == engine).map(|r| r.ops_per_s);
+        let replayed = median(of.collect());
+        let row = format!("rebuild, 2 threads: log of {engine}");
+        let note = format!("{:.2} M records/s against {:.2}", speeds[1] / 1e6, replayed / 1e6);
+        see(line(row, None, speeds[1] / replayed, "x replay", note))?;
+    }
+    Ok(())
+}
+
+fn line(row: String, claimed: Option<f64>, measured: f64, unit: &str, note: String) -> Line {
+    Line { figure: FIGURE, row, claimed, measured, unit: unit.to_owned(), note, holds: true }
+}
