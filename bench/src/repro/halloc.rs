@@ -12,6 +12,8 @@ use terrane_halloc::{Halloc, Plan};
 use crate::args::ReproArgs;
 use crate::report::median;
 use crate::repro::Line;
+#[cfg(feature = "pmdk")]
+use crate::repro::pm::peers;
 use crate::{Failure, run};
 
 const FIGURE: &str = "pm-halloc";
@@ -35,6 +37,10 @@ pub(super) fn measure(
     a: &ReproArgs,
     see: &mut dyn FnMut(Line) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    #[cfg(feature = "pmdk")]
+    if peers::begin_anew()? {
+        return Ok(());
+    }
     let scaled = |n: u64| ((n as f64 * a.scale) as u64).max(1000);
     let (subtables, memtables, zones) = (scaled(SMALL), scaled(MIDDLE), scaled(ZONES));
     let bytes = subtables * (256 + 8) + memtables * (2048 + 8) + zones * (ZONE_BYTES + 8) + (64 << 10);
@@ -68,7 +74,50 @@ pub(super) fn measure(
     }
     let objects = subtables + memtables + zones;
     let note = format!("{objects} objects, all free; with two flushes of the file");
-    see(line("opening a memory".to_owned(), None, median(opened), "ms", note))
+    see(line("opening a memory".to_owned(), None, median(opened), "ms", note))?;
+    #[cfg(feature = "pmdk")]
+    beside_others(dir.path(), [subtables, memtables, zones], &plain, see)?;
+    Ok(())
+}
+
+/// The same with other allocators.
+#[cfg(feature = "pmdk")]
+fn beside_others(
+    dir: &std::path::Path,
+    objects: [u64; 3],
+    ours: &[Taken],
+    see: &mut dyn FnMut(Line) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let ours = |at: usize| median(ours.iter().map(|r| r[at].1).collect());
+    for (at, (bytes, objects)) in [256, 2048, ZONE_BYTES as usize].into_iter().zip(objects).enumerate() {
+        let count = objects as usize * 9 / 10;
+        let (mut pmdk, mut jemalloc) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            match peers::pmemobj(dir, bytes, count)? {
+                Some(taken) => pmdk.push(taken),
+                None => return Err("the machine has no libpmemobj: install libpmemobj1".into()),
+            }
+            jemalloc.push(peers::jemalloc(bytes, count)?);
+        }
+        let of =
+            |all: &[peers::Taken], which: fn(&peers::Taken) -> f64| median(all.iter().map(which).collect());
+        for (what, theirs, at) in [
+            ("take and commit", of(&pmdk, |t| t.take), 2 * at),
+            ("release", of(&pmdk, |t| t.release), 2 * at + 1),
+        ] {
+            let row = format!("{what} {bytes} bytes");
+            let note = format!("simulated: libpmemobj {theirs:.0} ns, ours {:.0}", ours(at));
+            let measured = theirs / ours(at);
+            let (unit, holds) = ("x libpmemobj".to_owned(), measured >= 1.0);
+            see(Line { figure: FIGURE, row, claimed: Some(1.0), measured, unit, note, holds })?;
+        }
+        let note = "ordinary memory, which forgets".to_owned();
+        let taken = of(&jemalloc, |t| t.take);
+        see(line(format!("take {bytes} bytes of jemalloc"), None, taken, "ns", note))?;
+        let note = format!("simulated; {count} objects of {bytes} bytes");
+        see(line("opening a pool of libpmemobj".to_owned(), None, of(&pmdk, |t| t.open) / 1e6, "ms", note))?;
+    }
+    Ok(())
 }
 
 fn line(row: String, claimed: Option<f64>, measured: f64, unit: &str, note: String) -> Line {

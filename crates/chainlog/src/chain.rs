@@ -93,6 +93,7 @@ impl Chain {
         let tail = Tail { slots, zone_at: AtomicU64::new(zone_at), next: AtomicU64::new(next) };
         let word = AtomicU64::new(gidx.encode());
         let (salt, broken, zones) = (of.salt(number), AtomicBool::new(false), Mutex::new(zones));
+        space.chains.fetch_add(1, Ordering::Relaxed);
         Ok(Chain { space: space.clone(), number, of, salt, word_at, word, end, broken, tail, zones })
     }
 
@@ -108,12 +109,12 @@ impl Chain {
 
     /// The most bytes that the records of an item take here.
     pub fn most(space: &Space) -> usize {
-        zone_bytes(space) - ZONE_HEADER - ITEM_HEADER
+        space.zone_bytes() - ZONE_HEADER - ITEM_HEADER
     }
 
     /// Bytes of the zones that it has.
     pub fn bytes(&self) -> u64 {
-        self.lock_zones().len() as u64 * zone_bytes(&self.space) as u64
+        self.lock_zones().len() as u64 * self.space.zone_bytes() as u64
     }
 
     /// How many zones it can still open. Nobody may begin who could need one more than that: in a turn it is too late to fail.
@@ -139,7 +140,7 @@ impl Chain {
                 "an item of a chain log has a multiple of 8 bytes, not {len}"
             )));
         }
-        let (room, total) = (zone_bytes(&self.space), ITEM_HEADER + len);
+        let (room, total) = (self.space.zone_bytes(), ITEM_HEADER + len);
         let mut slots = self.tail.slots.load(Ordering::Relaxed);
         let mut next = self.tail.next.load(Ordering::Relaxed) as usize;
         let mut opened = None;
@@ -265,7 +266,7 @@ impl Chain {
                 zone_header(&self.space, self.number, slot + 1, next)?.before as usize
             }
         };
-        match (ZONE_HEADER..=zone_bytes(&self.space)).contains(&end) {
+        match (ZONE_HEADER..=self.space.zone_bytes()).contains(&end) {
             true => Ok((at, end)),
             false => Err(self.space.in_place(Error::corruption("the items of a zone end beyond it"), at)),
         }
@@ -299,12 +300,18 @@ impl Chain {
     }
 
     pub(crate) fn pmem(&self) -> &dyn Pmem {
-        &**self.space.halloc().pmem()
+        self.space.pmem()
     }
 
     fn lock_zones(&self) -> MutexGuard<'_, Vec<u32>> {
         // Only whole numbers are pushed.
         self.zones.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        self.space.chains.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -350,30 +357,32 @@ impl<'c> Place<'c> {
     /// broken then.
     pub fn write(mut self, lsn: Lsn, items: u32, units: u32, mut item: Item) -> Result<Stored<'c>> {
         let (chain, total) = (self.chain, self.total);
-        if item.bytes.len() != total {
-            return Err(Error::invalid(format!(
-                "an item of {} bytes in a place of {total}",
-                item.bytes.len()
-            )));
+        let len = total - ITEM_HEADER;
+        if item.len() != len {
+            return Err(Error::invalid(format!("an item of {} bytes in a place for {len}", item.len())));
         }
-        let header = ItemHeader { lsn, len: (total - ITEM_HEADER) as u32, items, units };
+        let header = ItemHeader { lsn, len: len as u32, items, units };
         header.check()?;
+        if item.seqs().is_some_and(|(least, most)| least <= lsn || most > header.end_lsn()) {
+            return Err(Error::invalid("a record's sequence is not one of its commit's"));
+        }
         if let Some((fresh, zone)) = &self.opened {
             fresh.write(0, &zone.encode())?;
         }
         if let Some((fresh, zone)) = self.opened.take() {
             fresh.commit(zone_tag(chain.number, zone.slot))?;
         }
-        item.bytes[..ITEM_HEADER].copy_from_slice(&header.encode(chain.salt, self.position));
-        chain.pmem().write(self.at, &item.bytes)?;
+        chain.pmem().write(self.at, item.under(&header.encode(chain.salt, self.position)))?;
         self.written = true;
         let written = Written { position: self.position, end_lsn: header.end_lsn() };
         Ok(Stored { chain, _own_thread: PhantomData, at: self.at, item, written, fenced: false })
     }
 }
 
-/// An item that was stored in its place. As that it stays with its thread.
+/// An item that was stored in its place. As that it stays with its thread. A commit without an index's entry would not be seen before the
+/// next start: what no index was told of must not be ordered.
 #[derive(Debug)]
+#[must_use = "its records are in no index yet"]
 pub struct Stored<'c> {
     pub(crate) chain: &'c Chain,
     _own_thread: PhantomData<*const ()>,
@@ -390,14 +399,15 @@ impl Stored<'_> {
         self.written
     }
 
-    /// Makes all of them durable, with one fence. They are of one memory.
+    /// Makes all of them durable, with one fence if they are of one memory, as those of a commit are.
     pub fn fence_all(all: &mut [Stored<'_>]) {
-        if let Some(first) = all.first_mut() {
-            let (space, fenced) = (&first.chain.space, all.len());
-            debug_assert_eq!(all.iter().filter(|s| Arc::ptr_eq(&s.chain.space, space)).count(), fenced);
-            space.halloc().pmem().fence();
+        let Some(first) = all.first() else { return };
+        let space = first.chain.space.clone();
+        space.fence();
+        for stored in all {
+            stored.fenced |= Arc::ptr_eq(&stored.chain.space, &space);
+            stored.fence();
         }
-        all.iter_mut().for_each(|stored| stored.fenced = true);
     }
 
     /// The item, empty, if no index is to be told of its records.
@@ -413,10 +423,6 @@ impl Stored<'_> {
             self.chain.pmem().fence();
         }
     }
-}
-
-fn zone_bytes(space: &Space) -> usize {
-    space.zones().object_bytes()
 }
 
 /// The tag under which a zone is its memtable's.
@@ -448,13 +454,13 @@ pub(crate) fn item_at(space: &Space, salt: u64, zone_at: usize, position: Positi
     let pmem = space.halloc().pmem();
     let at = zone_at + position.offset() as usize;
     let place = |e| space.in_place(e, at);
-    if position.offset() as usize + ITEM_HEADER > zone_bytes(space) {
+    if position.offset() as usize + ITEM_HEADER > space.zone_bytes() {
         return Err(place(Error::corruption("the word of a memtable points beyond its zone")));
     }
     let mut bytes = [0; ITEM_HEADER];
     pmem.load(at, &mut bytes)?;
     let item = ItemHeader::decode(&bytes, salt, position).map_err(place)?;
-    match position.offset() as usize + item.total() <= zone_bytes(space) {
+    match position.offset() as usize + item.total() <= space.zone_bytes() {
         true => Ok(item),
         false => Err(place(Error::corruption("an item ends beyond its zone"))),
     }

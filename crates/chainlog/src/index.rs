@@ -5,8 +5,10 @@
 //! lies in memory made for that.
 //!
 //! # Invariants
-//! * What the index refers to lies in zones of its chain, which keeps them as long as it lives, and the index is dropped first.
-//! * Nobody writes to a zone but into places that were assigned, each once, and a record is indexed after its place was written.
+//! * What the index refers to lies in zones of its chain, which keeps them as long as it lives, and the index is dropped first. There is
+//!   one chain of each memtable: it is created, or comes from a recovery while there is none.
+//! * Nobody writes to a zone but into places that were assigned, each once, and a record is indexed after its place was written. The memory
+//!   is the space's alone, which hands it to nobody.
 //!
 //! # Concurrency
 //! Any number of threads index, rebuild and read. What went around the caches is ordered by the fence that [`Stored`] carries out before
@@ -62,7 +64,7 @@ impl ChainIndex {
     /// as their sequences let them.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for an item of another chain.
+    /// [`ErrorKind::InvalidArgument`] for an item of another chain: its commit must not be ordered then.
     pub fn insert(&self, mut stored: Stored<'_>) -> Result<Item> {
         if !std::ptr::eq(stored.chain, &self.chain) {
             return Err(Error::invalid("an item of another chain"));
@@ -75,8 +77,8 @@ impl ChainIndex {
         Ok(stored.into_item())
     }
 
-    /// Tells the index what is committed in a zone, of which there are [`Chain::slots`]: each zone once, after recovery, before anything is
-    /// stored. `see` gets each record that was verified, with its commit's LSN, and says whether it has a place in the index. Holds one
+    /// Tells the index what is committed in a zone, of which there are [`Chain::slots`], after recovery and before anything is stored. (What
+    /// it knows already stays as it is.) `see` gets each record that was verified, with its commit's LSN, and says whether it has a place in the index. Holds one
     /// zone's bytes in memory.
     ///
     /// # Errors
@@ -92,7 +94,12 @@ impl ChainIndex {
             }
             // SAFETY: read and verified a moment ago, there and nowhere else; the chain is ours, and so are its zones.
             let indexed = unsafe { self.index.insert_at(self.address(at)?, record.key, record.seq) };
-            indexed.map_err(|e| self.chain.in_place(Error::new(ErrorKind::Corruption, e.to_string()), at))
+            indexed.map_err(|e| {
+                // Nobody could have stored such a key.
+                let damage = e.kind() == ErrorKind::LimitExceeded;
+                let e = if damage { Error::new(ErrorKind::Corruption, e.to_string()) } else { e };
+                self.chain.in_place(e, at)
+            })
         })
     }
 

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use terrane_base::{Error, Lsn, Result};
 use terrane_format::chain::{ChainMemtable, GIDX_AT, Gidx, ItemHeader};
@@ -71,12 +72,17 @@ impl Found {
 
 /// Finds out what was committed. All commits that end at or before the LSN `settled` were, whatever has become of them since: memtables
 /// that had items of them may have been released. A memtable that was being released may come back as an empty chain. All memtables
-/// that commits go to are in this one memory: items elsewhere would be missed.
+/// that commits go to are in this one memory: items elsewhere would be missed. Comes first: there must be no chain of this space yet.
 ///
 /// # Errors
+/// [`terrane_base::ErrorKind::InvalidArgument`] if there is a chain;
 /// [`terrane_base::ErrorKind::Corruption`] for whatever is damaged or contradicts itself; what the memory fails with.
 pub fn recover(space: &Arc<Space>, settled: Lsn) -> Result<Recovered> {
     let file = |e| space.in_file(e);
+    if space.chains.load(Ordering::Relaxed) > 0 {
+        // Each memtable would be twice, and the one could release what the other refers to.
+        return Err(file(Error::invalid("a memory is recovered while there are memtables in it")));
+    }
     let mut zones: BTreeMap<u32, BTreeMap<u32, u32>> = BTreeMap::new();
     for zone in space.zones().committed() {
         let (zone, tag) = zone?;
@@ -101,7 +107,7 @@ pub fn recover(space: &Arc<Space>, settled: Lsn) -> Result<Recovered> {
         one.look(space)?;
         found.push(one);
     }
-    space.halloc().pmem().fence();
+    space.pmem().fence();
     let undone = take_back(space, &mut found, settled)?;
     let mut unused: Vec<u32> = zones.into_values().flat_map(BTreeMap::into_values).collect();
     for f in &mut found {
@@ -144,7 +150,7 @@ fn take_back(space: &Space, found: &mut [Found], settled: Lsn) -> Result<Option<
             if members.iter().any(|m| m.last_lsn() >= Some(last)) {
                 return fail("follow later ones");
             }
-            let pmem = space.halloc().pmem();
+            let pmem = space.pmem();
             for member in &members {
                 let at = space.halloc().pool(PoolKind::Memtables).place(member.number)? + GIDX_AT;
                 pmem.store_word(at, member.gidx.encode())?;

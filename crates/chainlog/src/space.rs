@@ -4,6 +4,7 @@
 //! One count of zones that are neither taken nor set aside. It changes by read-modify-writes and is never below zero, so whoever has an
 //! admission finds a zone when it asks for one. What a zone holds is ordered by the allocator, not by the count: relaxed.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,33 +12,70 @@ use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::chain::MAX_ZONE_BYTES;
 use terrane_format::pm::PoolKind;
 use terrane_halloc::{Fresh, Halloc, Lent, Pool};
+use terrane_media::{Media, Pmem, PmemMode};
 
-/// The zones of a persistent memory, for chain logs.
+/// Of how many zones one is not lent.
+const LEFT_TO_COMMITS: u64 = 8;
+
+/// The zones of a persistent memory, for chain logs. It alone has the memory, so that what lies there stays as it is until a chain gives it
+/// back: what a [`crate::ChainIndex`] refers to is read without a look.
 #[derive(Debug)]
 pub struct Space {
     halloc: Arc<Halloc>,
     /// Zones that can still be promised.
     free: AtomicU64,
+    /// Chains that there are.
+    pub(crate) chains: AtomicU64,
 }
 
 impl Space {
-    /// Over all zones of a memory that has no other user.
+    /// Opens a memory: see [`Halloc::open`]. It must not be mapped by anybody else, as long as this is.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if its zones are larger than [`MAX_ZONE_BYTES`].
-    pub fn new(halloc: Arc<Halloc>) -> Result<Arc<Space>> {
+    /// As there; [`ErrorKind::InvalidArgument`] if its zones are larger than [`MAX_ZONE_BYTES`].
+    pub fn open(
+        media: &dyn Media,
+        path: &Path,
+        mode: PmemMode,
+        uuid: [u8; 16],
+        device: u32,
+    ) -> Result<Arc<Space>> {
+        let halloc = Arc::new(Halloc::open(media, path, mode, uuid, device)?);
         let zones = halloc.pool(PoolKind::Zones);
         if zones.object_bytes() as u64 > MAX_ZONE_BYTES {
             let what = format!("zones of {} bytes are too large for chain logs", zones.object_bytes());
             return Err(Error::invalid(what).with_file(halloc.pmem().path()));
         }
         let free = AtomicU64::new(zones.objects() - zones.taken());
-        Ok(Arc::new(Space { halloc, free }))
+        Ok(Arc::new(Space { halloc, free, chains: AtomicU64::new(0) }))
     }
 
-    /// The memory.
-    pub fn halloc(&self) -> &Halloc {
+    /// Waits until what this thread has written and flushed is durable.
+    pub fn fence(&self) {
+        self.pmem().fence();
+    }
+
+    /// How many zones there are.
+    pub fn zone_count(&self) -> u64 {
+        self.zones().objects()
+    }
+
+    /// How many of them somebody has.
+    pub fn taken(&self) -> u64 {
+        self.zones().taken()
+    }
+
+    /// Bytes of each.
+    pub fn zone_bytes(&self) -> usize {
+        self.zones().object_bytes()
+    }
+
+    pub(crate) fn halloc(&self) -> &Halloc {
         &self.halloc
+    }
+
+    pub(crate) fn pmem(&self) -> &dyn Pmem {
+        &**self.halloc.pmem()
     }
 
     /// Zones that nobody has or may open.
@@ -65,17 +103,20 @@ impl Space {
     ///
     /// # Errors
     /// As [`Pool::release`].
-    pub fn release(&self, zones: &[u32]) -> Result<()> {
+    pub(crate) fn release(&self, zones: &[u32]) -> Result<()> {
         self.zones().release(zones)?;
         self.free.fetch_add(zones.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Takes a zone for as long as this process has use for it.
+    /// Takes a zone for as long as this process has use for it, unless few are left: those are for commits.
     ///
     /// # Errors
     /// As [`Space::admit`].
     pub(crate) fn lend(self: &Arc<Self>) -> Result<Lent> {
+        if self.free() <= self.zone_count() / LEFT_TO_COMMITS {
+            return Err(Error::new(ErrorKind::OutOfSpace, "what zones are left is for commits"));
+        }
         let mut admission = self.admit(1)?;
         let lent = Lent::take(&self.halloc, PoolKind::Zones)?;
         admission.left = 0;

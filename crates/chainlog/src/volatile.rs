@@ -1,5 +1,5 @@
 //! Zones as memory of this process: for the nodes of an index where ordinary memory is short. They are nobody's after a crash or a close,
-//! and what is in them vanishes.
+//! and what is in them vanishes. An eighth of all zones is left to commits.
 //!
 //! # Concurrency
 //! One mutex, taken once a zone.
@@ -12,6 +12,9 @@ use terrane_halloc::Lent;
 use terrane_memindex::ChunkSource;
 
 use crate::space::Space;
+
+/// Of each chunk; a memory begins at a multiple of 4096.
+const ALIGNMENT: usize = 64;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -38,27 +41,27 @@ impl VolatileZones {
     }
 }
 
-// SAFETY: a zone that was lent is nobody else's until that is dropped, and it lies mapped, whole, at a multiple of 64: memories begin at
-// a multiple of 4096 and zones in them at a multiple of 64, which is looked at.
+// SAFETY: a zone that was lent is nobody else's until that is dropped; it lies mapped, whole, and at a multiple of 64, which is looked at.
+// The memory, with it, is there as long as `space`.
 unsafe impl ChunkSource for VolatileZones {
     fn chunk_bytes(&self) -> usize {
-        self.space.zones().object_bytes()
+        self.space.zone_bytes()
     }
 
     fn take(&self) -> Option<NonNull<u8>> {
         let lent = self.space.lend().ok()?;
-        let pmem = self.space.halloc().pmem();
-        let Some(at) = lent.place().ok().filter(|at| at + self.chunk_bytes() <= pmem.len()) else {
+        let (at, pmem) = (lent.place(), self.space.pmem());
+        if at + self.chunk_bytes() > pmem.len() || !at.is_multiple_of(ALIGNMENT) {
             self.space.give_back(lent);
             return None;
-        };
+        }
         // SAFETY: within the memory, which is mapped from its base on.
         let chunk = unsafe { pmem.base().add(at) };
         self.lent().insert(chunk.addr().get(), lent);
         Some(chunk)
     }
 
-    fn give_back(&self, chunk: NonNull<u8>) {
+    unsafe fn give_back(&self, chunk: NonNull<u8>) {
         let lent = self.lent().remove(&chunk.addr().get());
         if let Some(lent) = lent {
             self.space.give_back(lent);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use terrane_base::{ErrorKind, Lsn, Result};
+use terrane_base::{ErrorKind, Lsn, MAX_SEQ, Result};
 use terrane_chainlog::{Chain, Item, Recovered, Space, Stored, recover};
 use terrane_format::Kind;
 use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, MAX_SLOTS, record_len};
@@ -33,7 +33,7 @@ fn machine() -> Arc<SimMedia> {
 }
 
 fn open(media: &SimMedia) -> Arc<Space> {
-    Space::new(Arc::new(Halloc::open(media, path(), PmemMode::Dax, UUID, 0).unwrap())).unwrap()
+    Space::open(media, path(), PmemMode::Dax, UUID, 0).unwrap()
 }
 
 /// Numbers from a seed.
@@ -132,9 +132,8 @@ impl Model {
         SEEN[2].fetch_add(recovered.reclaimed, Ordering::Relaxed);
         // All zones are somebody's or free, and it goes on.
         let Recovered { mut chains, next_lsn, .. } = recovered;
-        let zones = space.halloc().pool(PoolKind::Zones);
         let held: u64 = chains.iter().map(|c| u64::from(c.slots().unwrap())).sum();
-        assert_eq!((zones.taken(), space.free()), (held, zones.objects() - held), "{what}");
+        assert_eq!((space.taken(), space.free()), (held, space.zone_count() - held), "{what}");
         if chains.is_empty() {
             let of = ChainMemtable { subtable: 7, generation: 1, from_lsn: next_lsn };
             chains.push(Chain::create(&space, of).unwrap());
@@ -168,7 +167,7 @@ fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Com
     for (subtable, item) in of.keys().zip(stored) {
         chains[subtable].advance(item.written())?;
     }
-    space.halloc().pmem().fence();
+    space.fence();
     Ok(())
 }
 
@@ -289,9 +288,12 @@ fn every_damaged_byte_of_what_is_committed_is_corruption() {
     }
     assert_eq!(chain.slots().unwrap(), 2);
     let whole = content(std::slice::from_ref(&chain));
-    let zones = space.halloc().pool(PoolKind::Zones);
-    let pmem = space.halloc().pmem();
-    let memtable = space.halloc().pool(PoolKind::Memtables).place(0).unwrap();
+    // Where things lie, as another one finds it who opens the memory.
+    let aside = media.image().crash(CrashKind::Process, 1);
+    let halloc = Halloc::open(&*aside, path(), PmemMode::Dax, UUID, 0).unwrap();
+    let zones = halloc.pool(PoolKind::Zones);
+    let pmem = halloc.pmem();
+    let memtable = halloc.pool(PoolKind::Memtables).place(0).unwrap();
     let mut places: Vec<usize> = (0..28).map(|at| memtable + at).collect();
     places.extend(memtable + 64..memtable + 72);
     for zone in zones.committed() {
@@ -303,7 +305,7 @@ fn every_damaged_byte_of_what_is_committed_is_corruption() {
         let (word_at, byte) = (at / 8 * 8, at % 8);
         let word = pmem.load_word(word_at).unwrap();
         pmem.store_word(word_at, word ^ 0x10 << (byte * 8)).unwrap();
-        let space = open(&media.image().crash(CrashKind::Process, 1));
+        let space = open(&aside.image().crash(CrashKind::Process, 1));
         let read = recover(&space, 0).and_then(|recovered| {
             let chain = &recovered.chains[0];
             let mut lsns = Vec::new();
@@ -362,21 +364,47 @@ fn a_place_that_is_not_written_breaks_its_chain_and_its_zone_is_nobody_elses() {
     let [broken, whole] = [create(1), create(2)];
     let mut admission = space.admit(1).unwrap();
     let place = broken.assign(64, &mut admission).unwrap();
-    let refused = place.write(1, 1, 1, Item::new()).unwrap_err();
+    let refused = place.write(1, 1, 1, Item::new()).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     let mut more = space.admit(1).unwrap();
     assert_eq!(broken.assign(8, &mut more).unwrap_err().kind(), ErrorKind::Poisoned);
     let of = Commit::from([(2, vec![b"v".to_vec()])]);
     commit(&space, &[(2, &whole)].into(), 5, &of).unwrap();
-    let zones = space.halloc().pool(PoolKind::Zones);
     // That of the broken one is not the other's, and comes back when the memory is opened again.
-    assert_eq!(zones.taken(), 2);
+    assert_eq!(space.taken(), 2);
     drop((more, admission));
-    assert_eq!(space.free(), zones.objects() - 2);
+    assert_eq!(space.free(), space.zone_count() - 2);
     let again = open(&media.image().crash(CrashKind::Process, 1));
     let recovered = recover(&again, 0).unwrap();
     assert_eq!(content(&recovered.chains).into_values().collect::<Vec<_>>(), [of]);
-    assert_eq!(again.free(), zones.objects() - 1);
+    assert_eq!(again.free(), again.zone_count() - 1);
+}
+
+#[test]
+fn what_could_not_be_recovered_is_not_written() {
+    let media = machine();
+    let space = open(&media);
+    let create =
+        |subtable| Chain::create(&space, ChainMemtable { subtable, generation: 1, from_lsn: 1 }).unwrap();
+    let chains = [create(1), create(2), create(3)];
+    // A sequence that is not its commit's, before it and behind it, and one that there is none of.
+    for (chain, seq) in chains.iter().zip([5, 7, MAX_SEQ + 1]) {
+        let mut item = Item::new();
+        let record = ChainRecord { key: b"k", seq, kind: Kind::Put, value: b"v" };
+        if seq > MAX_SEQ {
+            assert_eq!(item.push(&record, true).unwrap_err().kind(), ErrorKind::LimitExceeded);
+            continue;
+        }
+        item.push(&record, true).unwrap();
+        let mut admission = space.admit(1).unwrap();
+        let place = chain.assign(item.len(), &mut admission).unwrap();
+        let refused = place.write(5, 1, 1, item).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    }
+    // Nor is a memory that has memtables here.
+    assert_eq!(recover(&space, 0).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    drop(chains);
+    recover(&space, 0).unwrap();
 }
 
 #[test]

@@ -11,7 +11,6 @@ use terrane_chainlog::{Chain, ChainIndex, Item, Space, Stored, VolatileZones, Wr
 use terrane_commit::{Filled, Orderer, Ring};
 use terrane_format::Kind;
 use terrane_format::chain::{ChainMemtable, ChainRecord, record_len};
-use terrane_format::pm::PoolKind;
 use terrane_halloc::{Halloc, Plan};
 use terrane_media::real::{RealMedia, RealOptions};
 use terrane_media::sim::{CrashKind, SimMedia};
@@ -32,7 +31,7 @@ enum Where {
 const PLACES: [Where; 3] = [Where::Dram(IndexKind::Art), Where::Dram(IndexKind::Skiplist), Where::Zones];
 
 fn open(media: &dyn Media, path: &Path, mode: PmemMode) -> Arc<Space> {
-    Space::new(Arc::new(Halloc::open(media, path, mode, UUID, 0).unwrap())).unwrap()
+    Space::open(media, path, mode, UUID, 0).unwrap()
 }
 
 fn memtable(chain: Chain, space: &Arc<Space>, place: Where) -> ChainIndex {
@@ -80,7 +79,7 @@ fn put(memtable: &ChainIndex, space: &Arc<Space>, lsn: Lsn, puts: &[(Vec<u8>, Ve
     let item = memtable.insert(stored)?;
     assert_eq!((item.count(), item.len()), (0, 0));
     memtable.chain().advance(written)?;
-    space.halloc().pmem().fence();
+    space.fence();
     Ok(())
 }
 
@@ -119,8 +118,7 @@ fn what_is_stored_is_indexed_and_indexed_again_after_a_crash() {
         let again = memtable(chain, &space, place);
         let slots = again.chain().slots().unwrap();
         assert!(slots > 2, "{slots}");
-        let zones = space.halloc().pool(PoolKind::Zones);
-        assert_eq!(zones.taken() - u64::from(slots), u64::from(matches!(place, Where::Zones)));
+        assert_eq!(space.taken() - u64::from(slots), u64::from(matches!(place, Where::Zones)));
         let (next, others) = (AtomicU64::new(0), AtomicU64::new(0));
         thread::scope(|s| {
             for _ in 0..3 {
@@ -147,11 +145,39 @@ fn what_is_stored_is_indexed_and_indexed_again_after_a_crash() {
         put(&again, &space, recovered.next_lsn, &more).unwrap();
         assert_eq!(again.index().get(b"more", u64::MAX).unwrap().value, b"value");
         // Zones of an index go with it.
-        let zones = space.halloc().pool(PoolKind::Zones);
         let chain = again.into_chain();
         let held = u64::from(chain.slots().unwrap());
-        assert_eq!((zones.taken(), space.free()), (held, zones.objects() - held));
+        assert_eq!((space.taken(), space.free()), (held, space.zone_count() - held));
     }
+}
+
+#[test]
+fn nodes_take_zones_as_long_as_there_are_enough_for_commits() {
+    let media = SimMedia::new(1);
+    let plan = Plan { zone_bytes: 64 << 10, ..PLAN };
+    Halloc::create(&*media, Path::new("/pm"), &plan, UUID, 0).unwrap();
+    let space = open(&*media, Path::new("/pm"), PmemMode::Dax);
+    let zones = VolatileZones::new(space.clone());
+    let budget = MemoryBudget::new(0);
+    let index = MemIndex::in_chunks(zones.clone(), IndexKind::Art, budget.clone());
+    let records = budget.used();
+    let mut n = 0_u64;
+    while space.free() > space.zone_count() / 8 {
+        n += 1;
+        index.insert(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), n, 1, b"").unwrap();
+        // Of ordinary memory only the records take any.
+        assert!(budget.used() - records < n as usize * 64 + (64 << 10), "{n}: {}", budget.used());
+    }
+    assert!(zones.bytes() > 16 << 20 && space.taken() * (64 << 10) == zones.bytes());
+    // It goes on, elsewhere.
+    let before = budget.used();
+    for n in n..n + 200_000 {
+        index.insert(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), n + 1, 1, b"").unwrap();
+    }
+    assert!(budget.used() - before > 200_000 * 40);
+    drop(space.admit(space.free()).unwrap());
+    drop((index, zones));
+    assert_eq!((space.taken(), space.free()), (0, space.zone_count()));
 }
 
 #[test]
@@ -189,7 +215,7 @@ impl Orderer<Vec<(usize, Written)>> for Shared {
             for (memtable, written) in filled.entry.take().unwrap() {
                 self.memtables[memtable].chain().advance(written).unwrap();
             }
-            self.space.halloc().pmem().fence();
+            self.space.fence();
             self.visible.store(filled.end(), Ordering::Release);
         }
     }

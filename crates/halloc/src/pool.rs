@@ -297,10 +297,12 @@ impl Fresh<'_> {
 /// An object that its owner has until it is dropped, or until the memory is opened again: for what is to vanish with the process. Its
 /// content is whatever its last owner left, and whatever its own stores there, durable or not, is nobody's after a crash.
 #[derive(Debug)]
+#[must_use = "dropping it gives it back"]
 pub struct Lent {
     halloc: Arc<Halloc>,
     kind: PoolKind,
     number: u32,
+    place: usize,
 }
 
 impl Lent {
@@ -310,18 +312,15 @@ impl Lent {
     /// As [`Pool::get`].
     pub fn take(halloc: &Arc<Halloc>, kind: PoolKind) -> Result<Lent> {
         let mut fresh = halloc.pool(kind).get()?;
-        let number = fresh.number();
+        let (number, place) = (fresh.number(), fresh.pool.place(fresh.number())?);
         // Nothing was written, so there is nothing to wait for.
         fresh.number = None;
-        Ok(Lent { halloc: halloc.clone(), kind, number })
+        Ok(Lent { halloc: halloc.clone(), kind, number, place })
     }
 
     /// Where in the memory it lies.
-    ///
-    /// # Errors
-    /// None: there is such an object.
-    pub fn place(&self) -> Result<usize> {
-        self.halloc.pool(self.kind).place(self.number)
+    pub fn place(&self) -> usize {
+        self.place
     }
 }
 

@@ -43,15 +43,18 @@ struct Span {
 /// Where chunks come from instead of the allocator.
 ///
 /// # Safety
-/// What [`ChunkSource::take`] gives is memory of [`ChunkSource::chunk_bytes`] bytes that nobody else reads or writes until it is given back,
-/// at a multiple of 64; it may be larger, and begin anywhere there.
+/// Whatever [`ChunkSource::take`] gives begins at a multiple of 64 and has [`ChunkSource::chunk_bytes`] bytes, always the same number. Nobody
+/// but the taker reads or writes them until it gives them back or the source is gone, which it is not while somebody has a chunk.
 pub unsafe trait ChunkSource: Send + Sync {
     /// Length of each.
     fn chunk_bytes(&self) -> usize;
     /// One more; `None` if there is none left: then the allocator is asked.
     fn take(&self) -> Option<NonNull<u8>>;
-    /// Takes one back that it has given.
-    fn give_back(&self, chunk: NonNull<u8>);
+    /// Takes one back.
+    ///
+    /// # Safety
+    /// It was taken here and not given back since, and nobody reads or writes it any more.
+    unsafe fn give_back(&self, chunk: NonNull<u8>);
 }
 
 /// Where an index takes its memory.
@@ -145,7 +148,11 @@ impl Memory {
     #[cold]
     fn refill(&self, stripe: &AtomicPtr<Span>, seen: *mut Span, size: usize) -> Option<NonNull<u8>> {
         let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-        let length = (self.all_bytes() / (4 * STRIPES)).clamp(MIN_SPAN, MAX_SPAN).next_multiple_of(LINE);
+        let mut length = (self.all_bytes() / (4 * STRIPES)).clamp(MIN_SPAN, MAX_SPAN).next_multiple_of(LINE);
+        if let Some(source) = &self.home.source {
+            // A span is to come from there too.
+            length = length.min(source.chunk_bytes() / 8 / LINE * LINE).max(MIN_SPAN);
+        }
         let largest = length / 8;
         if size > largest {
             return Some(self.carve(&mut chunks, size));
@@ -196,8 +203,9 @@ impl Memory {
     fn lend(&self, chunks: &mut Chunks, source: &dyn ChunkSource) -> Option<NonNull<u8>> {
         let at = source.take()?;
         let (from, bytes) = (at.as_ptr().expose_provenance(), source.chunk_bytes());
-        if !from.is_multiple_of(LINE) || from + bytes > ADDRESS_LIMIT {
-            source.give_back(at);
+        if from + bytes > ADDRESS_LIMIT {
+            // SAFETY: taken a moment ago, and used by nobody.
+            unsafe { source.give_back(at) };
             return None;
         }
         chunks.lent.push(at);
@@ -232,7 +240,10 @@ impl Drop for Memory {
             unsafe { dealloc(at.as_ptr(), layout) };
         }
         if let Some(source) = &self.home.source {
-            chunks.lent.iter().for_each(|at| source.give_back(*at));
+            for at in &chunks.lent {
+                // SAFETY: taken there, and whoever was given a piece of it borrowed from `self`.
+                unsafe { source.give_back(*at) };
+            }
         }
         drop(chunks);
         self.home.budget.release(self.bytes());
@@ -284,6 +295,65 @@ mod tests {
             assert_eq!(budget.used(), memory.bytes());
             assert!(memory.bytes() >= pieces.iter().map(|p| p.1).sum());
         }
+        assert_eq!(budget.used(), 0);
+    }
+
+    /// Chunks of 256 KiB, so many as are left.
+    struct Chunked {
+        left: Mutex<usize>,
+        out: Mutex<Vec<(NonNull<u8>, Layout)>>,
+    }
+
+    // SAFETY: each is an allocation of its own.
+    unsafe impl ChunkSource for Chunked {
+        fn chunk_bytes(&self) -> usize {
+            256 << 10
+        }
+
+        fn take(&self) -> Option<NonNull<u8>> {
+            let mut left = self.left.lock().unwrap();
+            *left = left.checked_sub(1)?;
+            let layout = Layout::from_size_align(self.chunk_bytes(), LINE).unwrap();
+            // SAFETY: its length is not zero.
+            let at = NonNull::new(unsafe { alloc(layout) }).unwrap();
+            self.out.lock().unwrap().push((at, layout));
+            Some(at)
+        }
+
+        unsafe fn give_back(&self, chunk: NonNull<u8>) {
+            let mut out = self.out.lock().unwrap();
+            let at = out.iter().position(|(at, _)| *at == chunk).expect("taken here");
+            let (at, layout) = out.swap_remove(at);
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(at.as_ptr(), layout) };
+        }
+    }
+
+    // SAFETY: the pointers are to memory that nobody reads here.
+    unsafe impl Send for Chunked {}
+    // SAFETY: as above, and they are behind a mutex.
+    unsafe impl Sync for Chunked {}
+
+    #[test]
+    fn chunks_come_from_a_source_as_long_as_it_has_any() {
+        let source = Arc::new(Chunked { left: Mutex::new(64), out: Mutex::default() });
+        let budget = MemoryBudget::new(0);
+        let memory = Memory::new(64, Home { budget: budget.clone(), source: Some(source.clone()) });
+        while *source.left.lock().unwrap() > 0 {
+            memory.alloc(192);
+            assert_eq!((memory.bytes(), budget.used()), (0, 0));
+        }
+        assert_eq!(memory.all_bytes(), 64 * source.chunk_bytes());
+        // What is large for a chunk, and what comes when there is none left, is the allocator's.
+        memory.alloc(source.chunk_bytes());
+        let large = memory.bytes();
+        assert!(large >= source.chunk_bytes());
+        while memory.bytes() == large {
+            memory.alloc(192);
+        }
+        assert_eq!(budget.used(), memory.bytes());
+        drop(memory);
+        assert!(source.out.lock().unwrap().is_empty());
         assert_eq!(budget.used(), 0);
     }
 

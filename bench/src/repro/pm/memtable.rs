@@ -118,6 +118,11 @@ pub(in crate::repro) fn measure(
                         taken[at].push(seconds);
                     }
                     if let Table::Spm(store) = table {
+                        if *nodes == Some(Nodes::Pm) && store.memtable.index().bytes() > 0 {
+                            return Err(
+                                "an index has outgrown its zones: what it took is not what this says".into(),
+                            );
+                        }
                         store.release()?;
                     }
                 }

@@ -3,16 +3,19 @@
 
 pub(super) mod commit;
 pub(super) mod memtable;
+#[cfg(feature = "pmdk")]
+pub(super) mod peers;
 pub(super) mod recovery;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use tempfile::TempDir;
+use terrane::media::PmemMode;
 use terrane::media::real::{RealMedia, RealOptions};
-use terrane::media::{Media, PmemMode};
 use terrane_base::waiter::Settler;
 use terrane_base::{Completion, Lsn, MemoryBudget};
 use terrane_chainlog::{Chain, ChainIndex, Item, Space, Stored, VolatileZones, Written};
@@ -44,7 +47,7 @@ impl Memory {
         let dir = run::scratch(a.dir.as_deref())?;
         let path = dir.path().join("pm");
         let media = RealMedia::new(RealOptions::default())?;
-        let zones = (record_bytes * 9 / 4).div_ceil(ZONE_BYTES) + 16;
+        let zones = (record_bytes * 3).div_ceil(ZONE_BYTES) + 16;
         let bytes = (zones * (ZONE_BYTES + 8) + (1 << 20)).next_multiple_of(4096);
         let plan = Plan { bytes, subtables: 16, memtables: 64, zone_bytes: ZONE_BYTES };
         Halloc::create(&*media, &path, &plan, UUID, 0)?;
@@ -53,8 +56,7 @@ impl Memory {
 
     /// Maps it.
     pub(super) fn open(&self, mode: PmemMode) -> Result<Arc<Space>, Failure> {
-        let pmem = self.media.map_pmem(&self.path, mode)?;
-        Ok(Space::new(Arc::new(Halloc::open_on(&*self.media, pmem, UUID, 0)?))?)
+        Ok(Space::open(&*self.media, &self.path, mode, UUID, 0)?)
     }
 }
 
@@ -79,6 +81,8 @@ pub(super) struct Store {
     space: Arc<Space>,
     pub(super) memtable: ChainIndex,
     ring: Ring<Entry>,
+    /// A commit was not stored. The orderer's.
+    broken: AtomicBool,
     value_bytes: usize,
     /// Whether records are told to the index.
     indexed: bool,
@@ -95,11 +99,14 @@ impl Orderer<Entry> for Store {
     fn settle(&self, group: &mut [Filled<Entry>]) {
         for filled in group {
             let end = filled.end();
-            if let Some(entry) = filled.entry.take() {
-                let done = self.memtable.chain().advance(entry.written);
-                self.space.halloc().pmem().fence();
-                entry.settler.settle(done.map(|()| end));
-            }
+            // Nothing behind what was not stored is ever committed; who waits for that hears so.
+            let Some(entry) = filled.entry.take().filter(|_| !self.broken.load(Ordering::Relaxed)) else {
+                self.broken.store(true, Ordering::Relaxed);
+                continue;
+            };
+            let done = self.memtable.chain().advance(entry.written);
+            self.space.fence();
+            entry.settler.settle(done.map(|()| end));
         }
     }
 
@@ -131,7 +138,8 @@ impl Store {
     ) -> Result<Store, Failure> {
         let of = ChainMemtable { subtable: 1, generation: 1, from_lsn: 1 };
         let memtable = ChainIndex::new(Chain::create(space, of)?, index(space, nodes));
-        Ok(Store { space: space.clone(), memtable, ring: Ring::with_turns(SLOTS, 1)?, value_bytes, indexed })
+        let (ring, broken) = (Ring::with_turns(SLOTS, 1)?, AtomicBool::new(false));
+        Ok(Store { space: space.clone(), memtable, ring, broken, value_bytes, indexed })
     }
 
     /// Commits records of these numbers, in one commit, and waits until it is durable.
