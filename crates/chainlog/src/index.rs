@@ -70,10 +70,13 @@ impl ChainIndex {
             return Err(Error::invalid("an item of another chain"));
         }
         stored.fence();
-        for (at, key, seq) in stored.item.indexed() {
-            // SAFETY: of the item that was written there, all of it fenced; the chain is ours, and so are its zones.
-            unsafe { self.index.insert_at(self.address(stored.at + at)?, key, seq)? };
-        }
+        let base = self.address(stored.at)?;
+        let records = stored.item.indexed().map(|(at, key, seq)| {
+            // SAFETY: within the item, which lies there in the memory.
+            (unsafe { base.add(at) }, key, seq)
+        });
+        // SAFETY: of the item that was written there, all of it fenced; the chain is ours, and so are its zones.
+        unsafe { self.index.insert_all_at(records)? };
         Ok(stored.into_item())
     }
 

@@ -224,14 +224,19 @@ impl Orderer<Vec<(usize, Written)>> for Shared {
 const THREADS: u64 = 4;
 const COMMITS: u64 = if cfg!(miri) { 5 } else { 1500 };
 
+/// The memtables that commit `n` of a thread goes to, and of how many records in each.
+fn shape(n: u64) -> (&'static [usize], u64) {
+    ([&[0][..], &[1], &[0, 1]][(n % 3) as usize], [1, 3, 150][(n % 31 / 15) as usize])
+}
+
 impl Shared {
-    /// One commit, of one record in each of some memtables. Its sequences.
+    /// One commit, of as many records in each of some memtables, whose keys lie side by side. Where they are.
     fn commit(&self, thread: u64, n: u64) -> Vec<(usize, u64, [u8; 16])> {
-        let touched: &[usize] = [&[0][..], &[1], &[0, 1]][(n % 3) as usize];
-        let value = vec![n as u8; (n % 90) as usize * 8];
-        let len = record_len(16, value.len());
+        let (touched, records) = shape(n);
+        let value = vec![n as u8; (n % 30) as usize * 8];
+        let len = record_len(16, value.len()) * records as usize;
         let mut admission = self.space.admit(touched.len() as u64).unwrap();
-        let units = touched.len() as u64;
+        let units = touched.len() as u64 * records;
         let (reservation, (lsn, places)) = self
             .ring
             .reserve_in_turn(units, self, |pos, _| {
@@ -239,13 +244,24 @@ impl Shared {
                 (pos, touched.iter().map(assign).collect::<Vec<_>>())
             })
             .unwrap();
-        let mut key = [0; 16];
-        key[..8].copy_from_slice(&(n * THREADS + thread).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
-        key[8..].copy_from_slice(&lsn.to_be_bytes());
-        let stored = (places.into_iter().zip(lsn + 1..)).map(|(place, seq)| {
+        // Some threads' in between those of others, and some far apart.
+        let from = if n.is_multiple_of(2) { n * 64 } else { n.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
+        let key = |seq: u64| {
+            let mut key = [0; 16];
+            key[..8].copy_from_slice(&(from + (seq - lsn) * THREADS + thread).to_be_bytes());
+            key[8..].copy_from_slice(&lsn.to_be_bytes());
+            key
+        };
+        let (mut all, mut seq) = (Vec::new(), lsn);
+        let stored = touched.iter().zip(places).map(|(m, place)| {
             let mut item = Item::new();
-            item.push(&ChainRecord { key: &key, seq, kind: Kind::Put, value: &value }, true).unwrap();
-            place.write(lsn, units as u32, units as u32, item).unwrap()
+            for _ in 0..records {
+                seq += 1;
+                all.push((*m, seq, key(seq)));
+                let record = ChainRecord { key: &key(seq), seq, kind: Kind::Put, value: &value };
+                item.push(&record, true).unwrap();
+            }
+            place.write(lsn, touched.len() as u32, units as u32, item).unwrap()
         });
         let mut stored: Vec<_> = stored.collect();
         Stored::fence_all(&mut stored);
@@ -254,7 +270,7 @@ impl Shared {
             self.memtables[*m].insert(stored).unwrap();
         }
         reservation.fill(entry);
-        touched.iter().zip(lsn + 1..).map(|(m, seq)| (*m, seq, key)).collect()
+        all
     }
 
     fn look(&self, (m, seq, key): &(usize, u64, [u8; 16])) {
@@ -293,7 +309,8 @@ fn threads_commit_to_several_memtables_and_see_what_the_others_did() {
     });
     let models = shared.memtables.each_ref().map(|m| content(m.index()));
     let records: usize = models.iter().map(BTreeMap::len).sum();
-    assert_eq!(records as u64, THREADS * (0..COMMITS).map(|n| [1, 1, 2][(n % 3) as usize]).sum::<u64>());
+    let each = (0..COMMITS).map(shape).map(|(touched, records)| touched.len() as u64 * records);
+    assert_eq!(records as u64, THREADS * each.sum::<u64>());
     assert_eq!(shared.visible.load(Ordering::Acquire), 1 + records as u64);
 
     // The process dies: all of it was committed.

@@ -111,15 +111,55 @@ impl MemIndex {
     /// # Errors
     /// As [`MemIndex::insert`] for a key or a sequence that is too large; `InvalidArgument` unless the address is a multiple of 8 below 2^48.
     pub unsafe fn insert_at(&self, at: NonNull<u8>, key: &[u8], seq: Seq) -> Result<()> {
-        if key.len() > MAX_KEY_BYTES || seq > MAX_SEQ {
-            return Err(beyond_limits(key, seq, &[]));
-        }
-        let Some(at) = RecordPtr::elsewhere(at) else {
-            return Err(Error::invalid("an index refers to multiples of 8 below 2^48"));
-        };
+        let at = self.accept(at, key, seq)?;
         // SAFETY: as is this function's contract.
         unsafe { self.link(key, seq, at) };
         Ok(())
+    }
+
+    /// As [`MemIndex::insert_at`], of many records, each with its key and sequence. Where keys follow each other in order that is faster than
+    /// one after the other.
+    ///
+    /// # Safety
+    /// As [`MemIndex::insert_at`], of each record.
+    ///
+    /// # Errors
+    /// As [`MemIndex::insert_at`], of the first record that is refused; those before it are inserted.
+    pub unsafe fn insert_all_at<'k>(
+        &self,
+        records: impl Iterator<Item = (NonNull<u8>, &'k [u8], Seq)>,
+    ) -> Result<()> {
+        let Structure::Art(art) = &self.structure else {
+            for (at, key, seq) in records {
+                // SAFETY: as is this function's contract.
+                unsafe { self.insert_at(at, key, seq)? };
+            }
+            return Ok(());
+        };
+        let (mut refused, mut versions, mut keys) = (Ok(()), 0, 0);
+        let records = records.map_while(|(at, key, seq)| match self.accept(at, key, seq) {
+            Ok(at) => Some((key, seq, at)),
+            Err(e) => {
+                refused = Err(e);
+                None
+            }
+        });
+        art.insert_all(records, |inserted| {
+            versions += u64::from(inserted != Inserted::Nothing);
+            keys += u64::from(inserted == Inserted::Key);
+        });
+        self.versions.add(versions);
+        self.keys.add(keys);
+        refused
+    }
+
+    /// The record at an address, if an index can refer to it.
+    #[inline]
+    fn accept(&self, at: NonNull<u8>, key: &[u8], seq: Seq) -> Result<RecordPtr> {
+        if key.len() > MAX_KEY_BYTES || seq > MAX_SEQ {
+            return Err(beyond_limits(key, seq, &[]));
+        }
+        RecordPtr::elsewhere(at).ok_or_else(|| Error::invalid("an index refers to multiples of 8 below 2^48"))
     }
 
     /// Adds a version that is not there yet.

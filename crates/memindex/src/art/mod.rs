@@ -17,6 +17,11 @@
 //! outgrows its size both, parent first. If the exchange fails, they start over. Locks are only ever tried, so there is
 //! no deadlock, and one writer's failure is another's success.
 //!
+//! *Batches* of records whose keys follow each other mostly end in one node. Within a pin a writer begins the next descent at the node in which
+//! the last one ended ([`Finger`]), if the key begins as all do there. That is as good as having come from the root: a node stands for the
+//! same bytes as long as it is in the tree, which its version says; and what hangs where it did in its parent, with the parent in the tree,
+//! has nothing between them. Both versions are noted anew.
+//!
 //! *Readers* are wait-free: they take no lock, check no version and never start over. Whatever node a reader has come
 //! to, the tree held it after the read began, and a node that was replaced meanwhile still shows all it held then.
 //!
@@ -105,6 +110,29 @@ impl<'a> Seen<'a> {
         Ok(())
     }
 }
+
+/// The node in which a descent has ended, and how it hung. Of a pin.
+#[derive(Clone, Copy)]
+struct Finger<'a> {
+    parent: NodeRef<'a>,
+    byte: u8,
+    word: Word,
+    /// Key bytes before the stretch that leads to it, and before itself.
+    start: usize,
+    depth: usize,
+}
+
+/// Where a writer is in its descent.
+struct Stand<'a> {
+    parent: Option<(Seen<'a>, u8)>,
+    here: Seen<'a>,
+    /// Key bytes before the stretch that leads to `here`, and before `here` itself.
+    start: usize,
+    depth: usize,
+}
+
+/// Records of a batch that are inserted under one pin.
+const UNDER_ONE_PIN: usize = 128;
 
 /// A node that a reader comes to, and how many bytes of the key lead there from the root without those of the path that the node's own
 /// word stands for.
@@ -225,24 +253,64 @@ impl Art {
         let guard = self.domain.pin();
         let mut wait = Wait::new();
         loop {
-            match self.try_insert(key, seq, record, &guard) {
+            match self.try_insert(key, seq, record, &guard, None, |_| ()) {
                 Ok(inserted) => return inserted,
                 Err(Changed) => wait.pause(),
             }
         }
     }
 
-    fn try_insert(
+    /// As [`Art::insert`], of many records, best in the order of their keys; tells `done` of each what that did.
+    pub(crate) fn insert_all<'k>(
         &self,
+        mut records: impl Iterator<Item = (&'k [u8], Seq, RecordPtr)>,
+        mut done: impl FnMut(Inserted),
+    ) {
+        loop {
+            let guard = self.domain.pin();
+            let (mut finger, mut last): (Option<Finger<'_>>, &[u8]) = (None, &[]);
+            for _ in 0..UNDER_ONE_PIN {
+                let Some((key, seq, record)) = records.next() else { return };
+                let mut from = finger.filter(|f| key.get(..f.depth) == last.get(..f.depth));
+                finger = from;
+                let mut wait = Wait::new();
+                done(loop {
+                    match self.try_insert(key, seq, record, &guard, from, |at| finger = Some(at)) {
+                        Ok(inserted) => break inserted,
+                        // Perhaps for ever.
+                        Err(Changed) if from.take().is_some() => finger = None,
+                        Err(Changed) => wait.pause(),
+                    }
+                });
+                last = key;
+            }
+        }
+    }
+
+    /// The root, or where a finger points.
+    fn stand<'a>(&'a self, from: Option<Finger<'a>>) -> Result<Stand<'a>, Changed> {
+        let Some(Finger { parent, byte, word, start, depth }) = from else {
+            return Ok(Stand { parent: None, here: Seen::new(self.node(self.root))?, start: 0, depth: 0 });
+        };
+        let parent = Seen::new(parent)?;
+        if parent.node.find(byte) != word {
+            return Err(Changed);
+        }
+        Ok(Stand { parent: Some((parent, byte)), here: Seen::new(self.node(word))?, start, depth })
+    }
+
+    /// `note` gets each node that the descent comes to.
+    #[inline]
+    fn try_insert<'a>(
+        &'a self,
         key: &[u8],
         seq: Seq,
         record: RecordPtr,
         guard: &Guard<'_>,
+        from: Option<Finger<'a>>,
+        mut note: impl FnMut(Finger<'a>),
     ) -> Result<Inserted, Changed> {
-        let mut parent = None;
-        let mut here = Seen::new(self.node(self.root))?;
-        // Key bytes before the stretch that leads to `here`, and before `here` itself.
-        let (mut start, mut depth) = (0, 0);
+        let Stand { mut parent, mut here, mut start, mut depth } = self.stand(from)?;
         loop {
             let Some(&byte) = key.get(depth) else {
                 let leaf = here.node.header().here();
@@ -278,6 +346,7 @@ impl Art {
                 self.hang(fork, Some(branch), child.with_prefix(rest));
                 return self.publish(here, byte, fork, same);
             }
+            note(Finger { parent: here.node, byte, word: child, start: below, depth: below + same });
             parent = Some((here, byte));
             here = Seen::new(node)?;
             (start, depth) = (below, below + same);

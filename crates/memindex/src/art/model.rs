@@ -110,6 +110,32 @@ fn two_writers_add_to_a_small_node() {
     race(&[b"a1", b"a2"], b"a0", b"a3");
 }
 
+/// Lets a batch of two go in, the second of which begins where the first has ended, while another key comes.
+fn race_of_a_batch(before: &'static [&'static [u8]], batch: [&'static [u8]; 2], other: &'static [u8]) {
+    explore(move || {
+        let tree = Tree::with(before);
+        let writer = spawn(&tree, move |tree| assert_eq!(tree.insert(other, 2), Inserted::Key));
+        let records = batch.map(|key| (key, 2, tree.records.push(key, 2, 1, b"")));
+        tree.art.insert_all(records.into_iter(), |inserted| assert_eq!(inserted, Inserted::Key));
+        assert_eq!(batch.map(|key| tree.seq(key, 2)), [Some(2); 2]);
+        writer.join().unwrap();
+        let all = before.iter().copied().chain(batch).chain([other]);
+        let mut expected: Vec<_> = all.map(<[u8]>::to_vec).collect();
+        expected.sort();
+        assert_eq!(tree.keys(), expected);
+    });
+}
+
+#[test]
+fn a_batch_goes_on_in_a_node_that_another_outgrows() {
+    race_of_a_batch(&[b"a0", b"a1", b"a2"], [b"a4", b"a5"], b"a6");
+}
+
+#[test]
+fn a_batch_outgrows_a_node_whose_path_another_splits() {
+    race_of_a_batch(&[b"abc0", b"abc1", b"abc2"], [b"abc4", b"abc5"], b"ax");
+}
+
 #[test]
 fn a_scan_goes_on_past_a_key_that_is_being_added() {
     explore(|| {
