@@ -393,19 +393,18 @@ pub struct Stored<'c> {
     fenced: bool,
 }
 
-impl Stored<'_> {
+impl<'c> Stored<'c> {
     /// What [`Chain::advance`] is to be called with once this thread has fenced.
     pub fn written(&self) -> Written {
         self.written
     }
 
     /// Makes all of them durable, with one fence if they are of one memory, as those of a commit are.
-    pub fn fence_all(all: &mut [Stored<'_>]) {
-        let Some(first) = all.first() else { return };
-        let space = first.chain.space.clone();
-        space.fence();
+    pub fn fence_all(all: &mut [Stored<'c>]) {
+        let Some(chain) = all.first().map(|first| first.chain) else { return };
+        chain.space.fence();
         for stored in all {
-            stored.fenced |= Arc::ptr_eq(&stored.chain.space, &space);
+            stored.fenced |= Arc::ptr_eq(&stored.chain.space, &chain.space);
             stored.fence();
         }
     }

@@ -61,6 +61,7 @@ unsafe impl ChunkSource for VolatileZones {
         Some(chunk)
     }
 
+    // SAFETY: that nobody uses the chunk any more is the caller's contract; what was not taken here is not found, and left alone.
     unsafe fn give_back(&self, chunk: NonNull<u8>) {
         let lent = self.lent().remove(&chunk.addr().get());
         if let Some(lent) = lent {

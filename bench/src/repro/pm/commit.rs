@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use terrane::media::PmemMode;
 use terrane_format::chain::record_len;
 
-use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, part, together};
+use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, batches, line, part, scaled, together};
 use crate::Failure;
 use crate::args::ReproArgs;
 use crate::report::median;
@@ -37,7 +37,7 @@ pub(in crate::repro) fn measure(
     a: &ReproArgs,
     see: &mut dyn FnMut(Line) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let records = ((RECORDS as f64 * a.scale) as u64).max(10_000);
+    let records = scaled(a, RECORDS);
     let memory = Memory::create(a, records * record_len(KEY_BYTES, VALUE_BYTES) as u64)?;
     for (mode, what) in [
         (PmemMode::StandIn, "simulated: on ordinary memory, with a device's instructions"),
@@ -63,21 +63,28 @@ pub(in crate::repro) fn measure(
         let best = |of: &[Measured]| of.iter().map(|m| m.0).fold(0.0, f64::max);
         for (batch, (speed, p99)) in BATCHES.iter().zip(&by_batch) {
             let row = format!("{ALL_THREADS} threads, {batch} records a commit");
-            see(line(row.clone(), None, speed / 1e6, "M records/s", format!("p99 {p99:.1} us; {what}")))?;
+            see(line(
+                FIGURE,
+                row.clone(),
+                None,
+                speed / 1e6,
+                "M records/s",
+                format!("p99 {p99:.1} us; {what}"),
+            ))?;
             if *batch > 1 {
                 let claimed = (*batch == 90).then_some(GAIN);
-                see(line(row, claimed, speed / by_batch[0].0, "x one record", what.to_owned()))?;
+                see(line(FIGURE, row, claimed, speed / by_batch[0].0, "x one record", what.to_owned()))?;
             }
         }
         let last = |of: &[Measured]| of.last().map_or(0.0, |m| m.0) / best(of);
         let row = format!("{ALL_THREADS} threads: largest commits");
-        see(line(row, Some(KEPT), last(&by_batch), "of the best", what.to_owned()))?;
+        see(line(FIGURE, row, Some(KEPT), last(&by_batch), "of the best", what.to_owned()))?;
         for (threads, (speed, p99)) in THREADS.iter().zip(&by_threads) {
             let row = format!("{threads} threads, {BATCH} records a commit");
-            see(line(row, None, speed / 1e6, "M records/s", format!("p99 {p99:.1} us; {what}")))?;
+            see(line(FIGURE, row, None, speed / 1e6, "M records/s", format!("p99 {p99:.1} us; {what}")))?;
         }
         let row = format!("{BATCH} records a commit: most threads");
-        see(line(row, Some(KEPT), last(&by_threads), "of the best", what.to_owned()))?;
+        see(line(FIGURE, row, Some(KEPT), last(&by_threads), "of the best", what.to_owned()))?;
     }
     Ok(())
 }
@@ -87,25 +94,16 @@ fn run(store: &Store, records: u64, batch: usize, threads: u64) -> Result<Measur
     let seconds = together(threads, |t| {
         let (mut hand, mut numbers) = (Hand::new(), Vec::with_capacity(batch));
         let mut latencies = Histogram::<u64>::new(3)?;
-        let places = part(records, t, threads);
-        let mut at = places.start;
-        while at < places.end {
-            let end = (at + batch as u64).min(places.end);
+        for places in batches(part(records, t, threads), batch as u64) {
             numbers.clear();
-            numbers.extend(at..end);
+            numbers.extend(places);
             let began = Instant::now();
             store.commit(&mut hand, &numbers)?;
             latencies.record(began.elapsed().as_nanos() as u64)?;
-            at = end;
         }
         all.lock().add(&latencies)?;
         Ok(())
     })?;
     let p99 = all.lock().value_at_quantile(0.99) as f64 / 1e3;
     Ok((records as f64 / seconds, p99))
-}
-
-fn line(row: String, claimed: Option<f64>, measured: f64, unit: &str, note: String) -> Line {
-    let holds = claimed.is_none_or(|least| measured >= least);
-    Line { figure: FIGURE, row, claimed, measured, unit: unit.to_owned(), note, holds }
 }

@@ -11,7 +11,7 @@ use terrane_format::Kind;
 use terrane_format::chain::record_len;
 use terrane_memindex::{IndexKind, MemIndex};
 
-use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, part, together};
+use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, batches, line, part, scaled, together};
 use crate::Failure;
 use crate::args::ReproArgs;
 use crate::choice::{Random, mix};
@@ -81,20 +81,18 @@ impl Table {
     fn insert(&self, places: std::ops::Range<u64>, key: &(dyn Fn(u64) -> u64 + Sync)) -> Result<(), Failure> {
         let (mut hand, mut numbers) = (Hand::new(), Vec::with_capacity(BATCH));
         let value = [b'v'; VALUE_BYTES];
-        let mut at = places.start;
-        while at < places.end {
-            let end = (at + BATCH as u64).min(places.end);
+        for places in batches(places, BATCH as u64) {
+            let first = places.start;
             numbers.clear();
-            numbers.extend((at..end).map(key));
+            numbers.extend(places.map(key));
             match self {
                 Table::Spm(store) => drop(store.commit(&mut hand, &numbers)?),
                 Table::Skiplist(index) => {
-                    for (number, seq) in numbers.iter().zip(at + 1..) {
+                    for (number, seq) in numbers.iter().zip(first + 1..) {
                         index.insert(&number.to_be_bytes(), seq, Kind::Put as u8, &value)?;
                     }
                 }
             }
-            at = end;
         }
         Ok(())
     }
@@ -105,7 +103,7 @@ pub(in crate::repro) fn measure(
     a: &ReproArgs,
     see: &mut dyn FnMut(Line) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let records = ((RECORDS as f64 * a.scale) as u64).max(10_000);
+    let records = scaled(a, RECORDS);
     let memory = Memory::create(a, records * record_len(KEY_BYTES, VALUE_BYTES) as u64)?;
     let space = memory.open(PmemMode::StandIn)?;
     for threads in [1, 2] {
@@ -137,14 +135,21 @@ pub(in crate::repro) fn measure(
                     None => "ordinary memory; crossbeam's",
                     Some(_) => "simulated: on ordinary memory, with a device's instructions",
                 };
-                see(line(row, None, million, "M records/s", note))?;
+                see(line(FIGURE, row, None, million, "M records/s", note.to_owned()))?;
             }
             for (kind, (name, nodes)) in KINDS.iter().enumerate().skip(1) {
                 let ratios = taken[kind][at].iter().zip(&taken[0][at]).map(|(ours, theirs)| theirs / ours);
                 let row = format!("{}, {}: {name}", work.name(), in_words(threads));
                 // Of the index beside the records it is only said that it differs little.
                 let claimed = (*nodes == Some(Nodes::Dram)).then_some(claimed);
-                see(line(row, claimed, median(ratios.collect()), "x skiplist", "simulated"))?;
+                see(line(
+                    FIGURE,
+                    row,
+                    claimed,
+                    median(ratios.collect()),
+                    "x skiplist",
+                    "simulated".to_owned(),
+                ))?;
             }
         }
     }
@@ -181,9 +186,4 @@ fn round(table: &Table, records: u64, threads: u64, in_order: bool) -> Result<Ve
         Ok(())
     })?;
     Ok(vec![(1, filled), (2, looked), (3, scanned)])
-}
-
-fn line(row: String, claimed: Option<f64>, measured: f64, unit: &str, note: &str) -> Line {
-    let holds = claimed.is_none_or(|least| measured >= least);
-    Line { figure: FIGURE, row, claimed, measured, unit: unit.to_owned(), note: note.to_owned(), holds }
 }

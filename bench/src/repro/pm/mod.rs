@@ -7,6 +7,7 @@ pub(super) mod memtable;
 pub(super) mod peers;
 pub(super) mod recovery;
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,7 @@ use terrane_halloc::{Halloc, Plan};
 use terrane_memindex::{IndexKind, MemIndex};
 
 use crate::args::ReproArgs;
+use crate::repro::Line;
 use crate::{Failure, run};
 
 const UUID: [u8; 16] = *b"terrane-bench-pm";
@@ -42,12 +44,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// One with room for a memtable of so many bytes of records, and for its index.
+    /// One with room for a memtable of so many bytes of records, for its index, and for a zone that each thread sets aside.
     pub(super) fn create(a: &ReproArgs, record_bytes: u64) -> Result<Memory, Failure> {
         let dir = run::scratch(a.dir.as_deref())?;
         let path = dir.path().join("pm");
         let media = RealMedia::new(RealOptions::default())?;
-        let zones = (record_bytes * 3).div_ceil(ZONE_BYTES) + 16;
+        let zones = (record_bytes * 3).div_ceil(ZONE_BYTES) + 64;
         let bytes = (zones * (ZONE_BYTES + 8) + (1 << 20)).next_multiple_of(4096);
         let plan = Plan { bytes, subtables: 16, memtables: 64, zone_bytes: ZONE_BYTES };
         Halloc::create(&*media, &path, &plan, UUID, 0)?;
@@ -172,8 +174,32 @@ impl Store {
     }
 }
 
+/// Of so many records as many as the scale says.
+pub(super) fn scaled(a: &ReproArgs, records: u64) -> u64 {
+    ((records as f64 * a.scale) as u64).max(10_000)
+}
+
+/// A range in pieces of so many.
+pub(super) fn batches(all: Range<u64>, batch: u64) -> impl Iterator<Item = Range<u64>> {
+    let end = all.end;
+    all.step_by(batch as usize).map(move |at| at..(at + batch).min(end))
+}
+
+/// A line of which at least what is claimed is to be measured.
+pub(super) fn line(
+    figure: &'static str,
+    row: String,
+    claimed: Option<f64>,
+    measured: f64,
+    unit: &str,
+    note: String,
+) -> Line {
+    let holds = claimed.is_none_or(|least| measured >= least);
+    Line { figure, row, claimed, measured, unit: unit.to_owned(), note, holds }
+}
+
 /// The part of `0..all` of thread `thread`, if there are so many.
-pub(super) fn part(all: u64, thread: u64, threads: u64) -> std::ops::Range<u64> {
+pub(super) fn part(all: u64, thread: u64, threads: u64) -> Range<u64> {
     all * thread / threads..all * (thread + 1) / threads
 }
 

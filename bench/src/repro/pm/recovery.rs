@@ -8,7 +8,7 @@ use terrane::media::PmemMode;
 use terrane_chainlog::{ChainIndex, recover};
 use terrane_format::chain::record_len;
 
-use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, index, together};
+use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, batches, index, line, scaled, together};
 use crate::Failure;
 use crate::args::ReproArgs;
 use crate::data::Shuffle;
@@ -27,17 +27,14 @@ pub(in crate::repro) fn measure(
     a: &ReproArgs,
     see: &mut dyn FnMut(Line) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let records = ((RECORDS as f64 * a.scale) as u64).max(10_000);
+    let records = scaled(a, RECORDS);
     let bytes = records * record_len(KEY_BYTES, VALUE_BYTES) as u64;
     let memory = Memory::create(a, bytes)?;
     let shuffle = Shuffle::new(records, 7);
     let store = Store::create(&memory.open(PmemMode::StandIn)?, Nodes::Dram, VALUE_BYTES, false)?;
     let mut hand = Hand::new();
-    let mut at = 0;
-    while at < records {
-        let end = (at + BATCH).min(records);
-        store.commit(&mut hand, &(at..end).map(|n| shuffle.at(n)).collect::<Vec<_>>())?;
-        at = end;
+    for places in batches(0..records, BATCH) {
+        store.commit(&mut hand, &places.map(|n| shuffle.at(n)).collect::<Vec<_>>())?;
     }
     drop(store);
     let mut speeds = Vec::new();
@@ -68,12 +65,12 @@ pub(in crate::repro) fn measure(
         let note = format!("simulated; {records} records, {} MiB without headers", bytes >> 20);
         if threads == 1 {
             let row = "opening, and what was committed".to_owned();
-            see(line(row, None, median(found.clone()), "ms", note.clone()))?;
+            see(line(FIGURE, row, None, median(found.clone()), "ms", note.clone()))?;
         }
         let row = format!("rebuild, {}", in_words(threads));
         let gib = bytes as f64 / f64::from(1 << 30);
-        see(line(row.clone(), None, seconds * 1e3, "ms", note.clone()))?;
-        see(line(row, None, seconds / gib, "s/GiB", note))?;
+        see(line(FIGURE, row.clone(), None, seconds * 1e3, "ms", note.clone()))?;
+        see(line(FIGURE, row, None, seconds / gib, "s/GiB", note))?;
         speeds.push(records as f64 / (seconds + median(found) / 1e3));
     }
     let engines = if cfg!(feature = "peers") { "terrane,rocksdb" } else { "terrane" };
@@ -90,11 +87,7 @@ pub(in crate::repro) fn measure(
         let replayed = median(of.collect());
         let row = format!("open and rebuild, 2 threads: {engine}");
         let note = format!("{:.2} M records/s against {:.2}", speeds[1] / 1e6, replayed / 1e6);
-        see(line(row, None, speeds[1] / replayed, "x its opening", note))?;
+        see(line(FIGURE, row, None, speeds[1] / replayed, "x its opening", note))?;
     }
     Ok(())
-}
-
-fn line(row: String, claimed: Option<f64>, measured: f64, unit: &str, note: String) -> Line {
-    Line { figure: FIGURE, row, claimed, measured, unit: unit.to_owned(), note, holds: true }
 }
