@@ -13,8 +13,24 @@ pub(crate) fn run() -> Outcome {
         "the program",
         &mut cargo(["run", "--release", "--", "demo", "--records", "20000", "--seconds", "1"]),
     )?;
+    step(
+        "the program in persistent memory",
+        &mut cargo([
+            "run",
+            "--release",
+            "--",
+            "demo",
+            "--medium",
+            "pmem",
+            "--records",
+            "20000",
+            "--seconds",
+            "1",
+        ]),
+    )?;
     counts.add(test::models(test::Bound::Quick)?);
     counts.add(test::workspace()?);
+    counts.add(test::in_memory()?);
     println!("{}", counts.line());
     Ok(())
 }

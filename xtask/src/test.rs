@@ -60,6 +60,30 @@ pub(crate) fn workspace() -> Result<Counts, Failure> {
     tests("tests", &mut cargo(["test", "--workspace"]))
 }
 
+/// Tests of the engine that are run once more with persistent memory in place of the log.
+const ON_BOTH_MEDIA: [&str; 10] = [
+    "model",
+    "random_crashes",
+    "faults",
+    "bitflips",
+    "beside",
+    "cursors",
+    "big",
+    "two_phase",
+    "refusals",
+    "published",
+];
+
+/// The engine's tests once more, on the other medium.
+pub(crate) fn in_memory() -> Result<Counts, Failure> {
+    let mut c = cargo(["test", "-p", "terrane"]);
+    c.env("TERRANE_TEST_MEDIUM", "pmem");
+    for test in ON_BOTH_MEDIA {
+        c.args(["--test", test]);
+    }
+    tests("tests in persistent memory", &mut c)
+}
+
 /// The models. They are compiled apart: loom replaces atomics and threads in all of a room.
 pub(crate) fn models(bound: Bound) -> Result<Counts, Failure> {
     let mut counts = Counts::default();

@@ -44,6 +44,8 @@ pub(crate) enum Kind {
     TerraneCold,
     /// terrane, asked through the lanes of an executor
     TerraneCores,
+    /// terrane, with persistent memory in place of a log: simulated, an ordinary file with the instructions of a device
+    TerranePm,
     #[cfg(feature = "peers")]
     Rocksdb,
     /// rocksdb as its guides advise for reads from memory: data blocks with a hash index, indexes and filters outside the cache,
@@ -78,6 +80,7 @@ impl Kind {
             Kind::TerraneCounted => "terrane-counted",
             Kind::TerraneCold => "terrane-cold",
             Kind::TerraneCores => "terrane-cores",
+            Kind::TerranePm => "terrane-pm",
             #[cfg(feature = "peers")]
             Kind::Rocksdb => "rocksdb",
             #[cfg(feature = "peers")]

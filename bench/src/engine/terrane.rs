@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use terrane::{
-    Compression, Db, DirectoryKind, Durability, Executor, ExecutorOptions, Isolation, Lane, LockWait,
-    Options, ReadOptions, Reader, Simd, Subtable, SubtableOptions, Swizzling, Taken, Transaction,
-    TransactionOptions, Tuning, WriteBatch,
+    Compression, Db, DirectoryKind, Durability, Executor, ExecutorOptions, Isolation, Lane, LockWait, Medium,
+    Options, PmemMode, PmemOptions, ReadOptions, Reader, Simd, Subtable, SubtableOptions, Swizzling, Taken,
+    Transaction, TransactionOptions, Tuning, WriteBatch,
 };
 
 use crate::Failure;
@@ -54,7 +54,16 @@ fn without(kind: Kind) -> (DirectoryKind, Option<Simd>, Swizzling) {
 impl Terrane {
     pub(crate) fn open(dir: &Path, s: &Settings, entrant: &Entrant) -> Result<Self, Failure> {
         let (directory, simd, swizzling) = without(entrant.kind);
+        let medium = match entrant.kind {
+            // As much for memtables as the others have.
+            Kind::TerranePm => {
+                let memory = PmemOptions::new(s.memtable_bytes.max(8 << 20) / 7 * 8);
+                Medium::Pmem(memory.mode(PmemMode::StandIn))
+            }
+            _ => Medium::Log,
+        };
         let options = Options::new()
+            .medium(medium)
             .memtable_bytes(s.memtable_bytes as usize)
             .cache_bytes(s.cache_bytes as usize)
             .tuning(Tuning {
@@ -108,7 +117,7 @@ impl Engine for Terrane {
     }
 
     fn is_log(&self, file: &str) -> bool {
-        file.starts_with("log-") || file == "tail"
+        file.starts_with("log-") || file == "tail" || file == "pmem"
     }
 
     fn l0_runs(&self) -> Option<u64> {

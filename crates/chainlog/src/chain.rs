@@ -102,6 +102,11 @@ impl Chain {
         self.end.load(Ordering::Relaxed)
     }
 
+    /// Whether nothing was ever committed in it. When the word rests.
+    pub fn is_empty(&self) -> bool {
+        self.end_lsn() == 0
+    }
+
     /// Whose it is.
     pub fn of(&self) -> ChainMemtable {
         self.of
@@ -114,12 +119,12 @@ impl Chain {
 
     /// Bytes of the zones that it has.
     pub fn bytes(&self) -> u64 {
-        self.lock_zones().len() as u64 * self.space.zone_bytes() as u64
+        u64::from(self.tail.slots.load(Ordering::Relaxed)) * self.space.zone_bytes() as u64
     }
 
     /// How many zones it can still open. Nobody may begin who could need one more than that: in a turn it is too late to fail.
     pub fn slots_left(&self) -> u32 {
-        MAX_SLOTS.saturating_sub(self.lock_zones().len() as u32)
+        MAX_SLOTS.saturating_sub(self.tail.slots.load(Ordering::Relaxed))
     }
 
     /// Gives a commit's item, whose records take `len` bytes, its place. To be called in the commit's turn alone, once. May open a zone,

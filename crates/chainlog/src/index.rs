@@ -17,8 +17,8 @@
 use std::ptr::NonNull;
 
 use terrane_base::{Error, ErrorKind, Lsn, Result};
-use terrane_format::chain::ChainRecord;
-use terrane_memindex::MemIndex;
+use terrane_format::chain::{ChainRecord, key_at, read_record, record_len};
+use terrane_memindex::{MemIndex, Record};
 
 use crate::chain::{Chain, Stored};
 use crate::item::Item;
@@ -104,6 +104,32 @@ impl ChainIndex {
                 self.chain.in_place(e, at)
             })
         })
+    }
+
+    /// Whether a record of this index is as it was written.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corruption`] if not; [`ErrorKind::InvalidArgument`] for a record that lies elsewhere.
+    pub fn verify(&self, record: &Record<'_>) -> Result<()> {
+        let (key_len, value_len) = (record.key.len(), record.value.len());
+        let pmem = self.chain.pmem();
+        let elsewhere = || Error::invalid("a record lies outside of its memory");
+        let key = record.key.as_ptr().addr().checked_sub(pmem.base().addr().get()).ok_or_else(elsewhere)?;
+        let at = key.checked_sub(key_at(key_len, value_len)).ok_or_else(elsewhere)?;
+        let len = record_len(key_len, value_len);
+        if at.checked_add(len).is_none_or(|end| end > pmem.len()) {
+            return Err(elsewhere());
+        }
+        // SAFETY: within the memory, which is mapped from there on as long as the chain lives. Nobody stores to a place that an index
+        // refers to, and this one has a record there: its key begins where that of a record of these lengths would.
+        let bytes = unsafe { std::slice::from_raw_parts(self.address(at)?.as_ptr(), len) };
+        let found = read_record(bytes).map_err(|e| self.chain.in_place(e, at))?.0;
+        match (found.seq, found.kind as u8) == (record.seq, record.kind) {
+            true => Ok(()),
+            false => {
+                Err(self.chain.in_place(Error::corruption("a record is another one than its index has"), at))
+            }
+        }
     }
 
     /// Where a place of the memory is mapped.

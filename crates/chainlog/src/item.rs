@@ -81,6 +81,11 @@ impl Item {
         self.bytes.len().saturating_sub(ITEM_HEADER)
     }
 
+    /// Bytes of memory that it keeps.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity() + self.marks.capacity() * size_of::<Mark>()
+    }
+
     /// Whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.marks.is_empty()

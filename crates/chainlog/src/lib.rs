@@ -39,4 +39,5 @@ pub use index::ChainIndex;
 pub use item::Item;
 pub use recover::{Recovered, recover};
 pub use space::{Admission, Space};
+pub use terrane_halloc::Plan;
 pub use volatile::VolatileZones;

@@ -5,14 +5,14 @@
 //! admission finds a zone when it asks for one. What a zone holds is ordered by the allocator, not by the count: relaxed.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::chain::MAX_ZONE_BYTES;
 use terrane_format::pm::PoolKind;
-use terrane_halloc::{Fresh, Halloc, Lent, Pool};
-use terrane_media::{Media, Pmem, PmemMode};
+use terrane_halloc::{Fresh, Halloc, Lent, Plan, Pool};
+use terrane_media::{Media, Pmem, PmemMode, Signal};
 
 /// Of how many zones one is not lent.
 const LEFT_TO_COMMITS: u64 = 8;
@@ -26,6 +26,8 @@ pub struct Space {
     free: AtomicU64,
     /// Chains that there are.
     pub(crate) chains: AtomicU64,
+    /// Told when zones become free.
+    freed: OnceLock<Arc<Signal>>,
 }
 
 impl Space {
@@ -47,7 +49,29 @@ impl Space {
             return Err(Error::invalid(what).with_file(halloc.pmem().path()));
         }
         let free = AtomicU64::new(zones.objects() - zones.taken());
-        Ok(Arc::new(Space { halloc, free, chains: AtomicU64::new(0) }))
+        Ok(Arc::new(Space { halloc, free, chains: AtomicU64::new(0), freed: OnceLock::new() }))
+    }
+
+    /// Makes the file of a memory, as [`Space::open`] takes it: see [`Halloc::create`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create(media: &dyn Media, path: &Path, plan: &Plan, uuid: [u8; 16], device: u32) -> Result<()> {
+        Halloc::create(media, path, plan, uuid, device)
+    }
+
+    /// Has `signal` notified from here on when zones become free that were taken or set aside. Once.
+    pub fn tell(&self, signal: Arc<Signal>) {
+        // Who comes second is not told: nobody does.
+        let _first = self.freed.set(signal);
+    }
+
+    /// Writes down that the memory was closed in order: see [`Halloc::close`]. Nothing may be stored any more.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn close(&self, media: &dyn Media) -> Result<()> {
+        self.halloc.close(media)
     }
 
     /// Waits until what this thread has written and flushed is durable.
@@ -83,6 +107,11 @@ impl Space {
         self.free.load(Ordering::Relaxed)
     }
 
+    /// How many zones are set aside for somebody who has not opened them; or a little less, while others take and release.
+    pub fn set_aside(&self) -> u64 {
+        self.zone_count().saturating_sub(self.taken() + self.free())
+    }
+
     /// Sets `zones` aside. One for each item is enough: an item is never larger than a zone has room for.
     ///
     /// # Errors
@@ -105,7 +134,7 @@ impl Space {
     /// As [`Pool::release`].
     pub(crate) fn release(&self, zones: &[u32]) -> Result<()> {
         self.zones().release(zones)?;
-        self.free.fetch_add(zones.len() as u64, Ordering::Relaxed);
+        self.add_free(zones.len() as u64);
         Ok(())
     }
 
@@ -126,7 +155,17 @@ impl Space {
     /// Takes one back that was lent.
     pub(crate) fn give_back(&self, lent: Lent) {
         drop(lent);
-        self.free.fetch_add(1, Ordering::Relaxed);
+        self.add_free(1);
+    }
+
+    fn add_free(&self, zones: u64) {
+        if zones == 0 {
+            return;
+        }
+        self.free.fetch_add(zones, Ordering::Relaxed);
+        if let Some(signal) = self.freed.get() {
+            signal.notify_all();
+        }
     }
 
     /// An error that says which memory it is about.
@@ -169,6 +208,6 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.space.free.fetch_add(self.left, Ordering::Relaxed);
+        self.space.add_free(self.left);
     }
 }

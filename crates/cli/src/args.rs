@@ -64,6 +64,15 @@ impl DbArgs {
     }
 }
 
+/// Where the demo's commits go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DemoMedium {
+    /// A log on the device
+    Log,
+    /// Persistent memory
+    Pmem,
+}
+
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DemoArgs {
     /// Records to load
@@ -84,6 +93,12 @@ pub(crate) struct DemoArgs {
     /// Memory for cached blocks, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub(crate) cache_mib: usize,
+    /// Where commits go: to a log, or to persistent memory, as much of it as memtables may take
+    #[arg(long, value_enum, default_value_t = DemoMedium::Log)]
+    pub(crate) medium: DemoMedium,
+    /// File of the persistent memory; on a file system that is none it is simulated [default: in the database's directory]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pmem: Option<PathBuf>,
     /// Keep the database in this (new) directory instead of a temporary one
     #[arg(long, value_name = "DIR")]
     pub(crate) db: Option<PathBuf>,
@@ -101,6 +116,8 @@ impl Default for DemoArgs {
             threads: 2,
             memtable_mib: 128,
             cache_mib: 256,
+            medium: DemoMedium::Log,
+            pmem: None,
             db: None,
             json: false,
         }

@@ -191,11 +191,11 @@ impl Halloc {
         synced
     }
 
-    /// Writes down that it was closed in order, with all that was stored on its device. Nothing may be stored any more.
+    /// Writes down that it was closed in order, with all that was stored on its device. Nothing may be stored any more, as long as it is mapped.
     ///
     /// # Errors
     /// What the medium fails with: the memory counts as not closed then.
-    pub fn close(self, media: &dyn Media) -> Result<()> {
+    pub fn close(&self, media: &dyn Media) -> Result<()> {
         self.sync()?;
         if self.lost.load(Ordering::Acquire) {
             let what = "a flush of this memory failed before, so what is on its device is not known";

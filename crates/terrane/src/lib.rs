@@ -26,6 +26,7 @@
 
 mod batch;
 mod buffers;
+mod chains;
 mod check;
 mod compact;
 mod db;
@@ -48,7 +49,8 @@ pub use db::stats::{LevelStats, Stats, SubtableStats};
 pub use db::subtable::Subtable;
 pub use exec::{Core, Executor, ExecutorOptions, Lane, Polled, Taken};
 pub use options::{
-    CompactionMode, Compression, DirectoryKind, Durability, IndexKind, Options, SubtableOptions,
+    CompactionMode, Compression, DirectoryKind, Durability, IndexKind, Medium, Options, PmemMode,
+    PmemOptions, SubtableOptions,
 };
 #[doc(hidden)]
 pub use options::{Simd, Swizzling, Tuning};

@@ -1,16 +1,25 @@
 //! What a user may set. Few things, each a contract: meaning, range, default, cost.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrane_base::{Error, Result};
+use terrane_base::{Error, ErrorKind, Result};
 pub use terrane_cache::Swizzling;
+use terrane_chainlog::Plan;
 use terrane_compaction::Device;
 pub use terrane_format::block::{DirectoryKind, Simd};
+pub use terrane_media::PmemMode;
+
+use crate::recovery::MEMORY;
 
 /// Smallest legal memtable budget.
 const MIN_MEMTABLE_BYTES: usize = 64 << 10;
 /// Smallest legal cache.
 const MIN_CACHE_BYTES: usize = 64 << 10;
+/// Smallest legal persistent memory.
+const MIN_PMEM_BYTES: u64 = 4 << 20;
+/// Values of a database in persistent memory are stored apart from this share of the largest batch on, whatever is asked for.
+const INLINE_SHARE: u64 = 2;
 
 /// How a database is opened. The defaults work; `memtable_bytes` and `cache_bytes` are the two that matter.
 ///
@@ -28,6 +37,9 @@ pub struct Options {
     pub(crate) background_threads: usize,
     pub(crate) compaction_mode: CompactionMode,
     pub(crate) compaction_devices: Vec<Arc<dyn Device>>,
+    pub(crate) medium: Option<Medium>,
+    /// What persistent memory allows a batch, where that is the medium.
+    pub(crate) batch_in_memory: Option<u64>,
     pub(crate) tuning: Tuning,
 }
 
@@ -40,6 +52,88 @@ pub enum CompactionMode {
     /// Every task is executed twice and the results are compared. Where they differ the second one counts, and
     /// [`crate::Stats::tasks_redone`] grows. Costs twice the processor time of merging.
     Check,
+}
+
+/// Where commits go. Chosen when a database is created, and kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    /// A write-ahead log in the database's directory, with memtables in ordinary memory.
+    #[default]
+    Log,
+    /// Persistent memory, where memtables keep their records, and no log: a commit survives a power failure when it returns, with
+    /// [`Durability::Buffered`] too, and opening needs no replay.
+    Pmem(PmemOptions),
+}
+
+/// A persistent memory for a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PmemOptions {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    pub(crate) mode: PmemMode,
+    pub(crate) zone_bytes: u64,
+}
+
+impl PmemOptions {
+    /// A memory of `bytes` bytes, at least 4 MiB: a file `pmem` in the database's directory, which must lie on a file system of persistent
+    /// memory. Seven eighths of it are what memtables may take, in place of [`Options::memtable_bytes`].
+    ///
+    /// Half of that is written out at a time, so it should be some hundred times what all subtables take at least, half a MiB each.
+    pub fn new(bytes: u64) -> Self {
+        PmemOptions { path: PathBuf::from(MEMORY), bytes, mode: PmemMode::Dax, zone_bytes: 0 }
+    }
+
+    /// Another file: absolute, or in the database's directory. Destroying the database leaves one elsewhere alone.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.path = path.into();
+        self
+    }
+
+    /// How the file is mapped; default [`PmemMode::Dax`]. [`PmemMode::StandIn`] is for development, on any file: it survives the process,
+    /// and a database whose machine stopped while it was open does not open again. [`PmemMode::PageCache`] is refused: it
+    /// would need a log beside it.
+    #[must_use]
+    pub fn mode(mut self, mode: PmemMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Bytes of a zone, a multiple of 4096; for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn zone_bytes(mut self, bytes: u64) -> Self {
+        self.zone_bytes = bytes;
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.bytes < MIN_PMEM_BYTES && self.zone_bytes == 0 {
+            let what = format!("a persistent memory has {MIN_PMEM_BYTES} bytes at least, not {}", self.bytes);
+            return Err(Error::invalid(what));
+        }
+        if self.mode == PmemMode::PageCache {
+            let what = "a database in the page cache would not survive a power failure";
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .with_hint("use a log (Medium::Log), or a file system of persistent memory"));
+        }
+        Ok(())
+    }
+
+    /// How a new memory is divided.
+    pub(crate) fn plan(&self) -> Plan {
+        let zone_bytes = match self.zone_bytes {
+            // So many that a thousand subtables have room in a GiB, and no more than a memtable can have.
+            0 => (self.bytes / 4096)
+                .next_power_of_two()
+                .clamp(512 << 10, 4 << 20)
+                .min(self.bytes / 64 / 4096 * 4096),
+            n => n,
+        };
+        // One that holds anything has a zone at least.
+        let memtables = (self.bytes / zone_bytes.max(1)).clamp(64, 1 << 14);
+        Plan { bytes: self.bytes, subtables: 1, memtables, zone_bytes }
+    }
 }
 
 /// Sizes that follow from the format and from measurements. Tests shrink them, benches hold compactions back; users need
@@ -109,6 +203,8 @@ impl Default for Options {
             background_threads: 0,
             compaction_mode: CompactionMode::Cpu,
             compaction_devices: Vec::new(),
+            medium: None,
+            batch_in_memory: None,
             tuning: Tuning::default(),
         }
     }
@@ -181,6 +277,13 @@ impl Options {
         self
     }
 
+    /// Where commits go. Default: where the database was created to have them go, and for a new one a log.
+    #[must_use]
+    pub fn medium(mut self, medium: Medium) -> Self {
+        self.medium = Some(medium);
+        self
+    }
+
     /// Replaces internal sizes; for tests and benches.
     #[doc(hidden)]
     #[must_use]
@@ -207,6 +310,9 @@ impl Options {
                 "background_threads is {}, the most is 256",
                 self.background_threads
             )));
+        }
+        if let Some(Medium::Pmem(memory)) = &self.medium {
+            memory.check()?;
         }
         if self.memtable_bytes > (1 << 44) || self.cache_bytes > (1 << 44) {
             return Err(Error::invalid("memtable_bytes and cache_bytes must be below 16 TiB"));
@@ -243,8 +349,13 @@ impl Options {
         }
     }
 
-    /// The largest commit, in bytes of encoded operations: a quarter of a segment, and what fits the tail twice.
+    /// The largest commit, in bytes of encoded operations: in a log a quarter of a segment, and what fits the tail twice.
     pub(crate) fn max_batch_bytes(&self) -> u64 {
+        self.batch_in_memory.unwrap_or_else(|| self.max_logged_bytes())
+    }
+
+    /// As [`Options::max_batch_bytes`], of a log: what options are checked against, since in persistent memory a threshold is cut.
+    pub(crate) fn max_logged_bytes(&self) -> u64 {
         (self.tuning.segment_bytes / 4).min(self.tuning.tail_bytes as u64 / 4)
     }
 }
@@ -253,7 +364,7 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Returns when the commit survives the death of the process; a power failure may take the newest commits, but
-    /// always a suffix of them. Costs no system call while the log's tail has room.
+    /// always a suffix of them. Costs no system call while the log's tail has room. In persistent memory it is as `Sync`.
     #[default]
     Buffered,
     /// Returns when the commit, and every earlier one, survives a power failure. Costs a share of a device flush.
@@ -360,6 +471,11 @@ impl SubtableOptions {
     pub fn directory(mut self, directory: DirectoryKind) -> Self {
         self.directory = directory;
         self
+    }
+
+    /// The size from which on values are stored apart, where the largest batch is this.
+    pub(crate) fn effective_threshold(&self, max_batch: u64) -> usize {
+        self.value_threshold.min((max_batch / INLINE_SHARE) as usize)
     }
 
     pub(crate) fn check(&self, max_batch: u64) -> Result<()> {

@@ -584,7 +584,7 @@ fn a_failed_flush_at_any_call_never_acknowledges_what_is_not_safe() {
 #[test]
 fn a_large_value_whose_flush_failed_is_safe_once_reopened() {
     for seed in 0..20 {
-        let (media, db) = fresh(seed, &tiny()).unwrap();
+        let (media, db) = fresh(seed, &tiny_logged()).unwrap();
         let t = db.subtable("t0").unwrap();
         t.put(b"before", &[1; 10_000]).unwrap();
         db.sync().unwrap();
@@ -607,9 +607,9 @@ fn a_large_value_whose_flush_failed_is_safe_once_reopened() {
             seen.push(media.image().crash(kind, seed));
         })));
         let check = |media: &Arc<SimMedia>, what: &str| {
-            drop(open(media, &tiny()).unwrap());
+            drop(open(media, &tiny_logged()).unwrap());
             let media = media.image().crash(CrashKind::PowerLost, seed);
-            let db = open(&media, &tiny()).unwrap();
+            let db = open(&media, &tiny_logged()).unwrap();
             let t = db.subtable("t0").unwrap();
             assert_eq!(t.get(b"before").unwrap(), Some(vec![1; 10_000]), "seed {seed}, {what}");
             for n in 2..6 {

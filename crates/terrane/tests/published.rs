@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use support::{DIR, open, tiny, tiny_table};
+use support::{DIR, in_memory, open, tiny, tiny_table};
 use terrane::media::Media;
 use terrane::media::sim::{CrashKind, Image, OpInfo, OpKind, SimMedia};
 use terrane::{Db, Durability, ErrorKind, Isolation, LockWait, Subtable, TransactionOptions};
@@ -50,7 +50,7 @@ fn looks_at(work: impl FnOnce(&Db, &Subtable)) -> Vec<Look> {
                     false
                 }
             };
-            looks.lock().push(Look { image, call, syncs: info.kind == OpKind::Sync, seen, free });
+            looks.lock().push(Look { image, call, syncs: makes_durable(info.kind), seen, free });
         }
     };
     media.on_op(Some(Arc::new(hook)));
@@ -60,6 +60,11 @@ fn looks_at(work: impl FnOnce(&Db, &Subtable)) -> Vec<Look> {
     let looks = std::mem::take(&mut *looks.lock());
     media.shutdown();
     looks
+}
+
+/// Whether that is how commits become durable.
+fn makes_durable(kind: OpKind) -> bool {
+    kind == if in_memory() { OpKind::Fence } else { OpKind::Sync }
 }
 
 /// Reads k on the machine that a power failure leaves.
@@ -132,7 +137,7 @@ fn the_first_transaction_waits_for_a_write_without_locks() {
         let (reader, db, t) = (reader.clone(), db.clone(), t.clone());
         move |_: &SimMedia, info: &OpInfo<'_>| {
             let mut reader = reader.lock();
-            if info.kind != OpKind::Sync || reader.is_some() {
+            if !makes_durable(info.kind) || reader.is_some() {
                 return;
             }
             let (told, db, t) = (told.clone(), db.clone(), t.clone());

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use history::{Counts, Course, History, Point};
-use support::{Rng, TUNING, tiny};
+use support::{Rng, TUNING, crash_kind, in_memory, tiny};
 use survivor::{Found, Survivor};
 use terrane::media::sim::CrashKind;
 use terrane::{Options, Tuning};
@@ -71,7 +71,7 @@ fn course(seed: u64) -> Course {
 /// Crashes of one point; failures say all that is needed to have them again.
 fn crash_at(history: &History, point: &Point, rng: &mut Rng, counts: &mut Counts) -> Result<(), String> {
     let mut count = |what, n| *counts.entry(what).or_default() += n;
-    let kind = CrashKind::ALL[rng.below(5) as usize];
+    let kind = crash_kind(rng);
     let survivor = Survivor { history, point, kind, seed: rng.next(), options };
     let more = [0, 0, 0, 1, 2][rng.below(5) as usize];
     let lived = match more {
@@ -85,13 +85,14 @@ fn crash_at(history: &History, point: &Point, rng: &mut Rng, counts: &mut Counts
             CrashKind::ProcessTorn => "process died in a call",
             CrashKind::PowerLost => "power failed, unsynced lost",
             CrashKind::PowerKept => "power failed, unsynced kept",
-            // Without persistent memory they are the same.
-            CrashKind::PowerTorn | CrashKind::PowerWords => "power failed, unsynced torn",
+            CrashKind::PowerTorn => "power failed, unsynced torn",
+            CrashKind::PowerWords => "power failed, unsynced torn by words",
         },
         1,
     );
     count("crashes during recovery", more);
     count("third crashes", u64::from(more == 2));
+    count("calls of persistent memory", u64::from(point.call.contains("/pmem")));
     let Found { prepared, staged } = lived
         .map_err(|e| format!("call {} ({}), {kind:?}, then {more} more: {e}", point.index, point.call))?;
     count("found in doubt", prepared);
@@ -177,5 +178,10 @@ fn no_crash_of_a_random_history_loses_or_tears_a_commit() {
         "found staged",
     ] {
         assert!(counts.get(what).is_some_and(|n| *n > 0), "none of the seeds has: {what}");
+    }
+    if in_memory() {
+        for what in ["power failed, unsynced torn by words", "calls of persistent memory"] {
+            assert!(counts.get(what).is_some_and(|n| *n > 0), "none of the seeds has: {what}");
+        }
     }
 }

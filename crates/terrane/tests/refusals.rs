@@ -11,7 +11,11 @@ use terrane::{Db, Durability, Error, ErrorKind, Options, ReadOptions, SubtableOp
 
 /// A closed database with a few extents, a large value, and a log.
 fn closed() -> Arc<SimMedia> {
-    let (media, db) = fresh(1, &tiny()).unwrap();
+    closed_with(&tiny())
+}
+
+fn closed_with(options: &Options) -> Arc<SimMedia> {
+    let (media, db) = fresh(1, options).unwrap();
     let t = db.subtable("t0").unwrap();
     for i in 0..500 {
         t.put(format!("key{i}").as_bytes(), &[7; 100]).unwrap();
@@ -93,13 +97,13 @@ fn a_missing_superblock_is_not_mistaken_for_a_new_database() {
 
 #[test]
 fn a_missing_log_is_named() {
-    let media = closed();
+    let media = closed_with(&tiny_logged());
     let (mut needed, mut spare) = (0, 0);
     for name in names(&media, "log-") {
         let media = media.image().crash(CrashKind::Process, 1);
         media.remove_file(&dir().join(&name)).unwrap();
         let before = names(&media, "log-");
-        match open(&media, &tiny()) {
+        match open(&media, &tiny_logged()) {
             // Nothing needs it.
             Ok(db) => {
                 let t = db.subtable("t0").unwrap();
@@ -118,14 +122,20 @@ fn a_missing_log_is_named() {
     for name in names(&media, "log-") {
         media.remove_file(&dir().join(&name)).unwrap();
     }
-    says(&refused(&media, &tiny()), ErrorKind::Corruption, &["log-000001", "put that file back", "backup"]);
+    says(
+        &refused(&media, &tiny_logged()),
+        ErrorKind::Corruption,
+        &["log-000001", "put that file back", "backup"],
+    );
 }
 
 #[test]
 fn a_segment_missing_from_the_middle_of_the_log_is_named() {
     // A log of several segments: one subtable's records are never written out.
     let tuning = Tuning { log_budget: 8 << 20, ..TUNING };
-    let (media, db) = fresh(4, &Options::new().memtable_bytes(8 << 20).tuning(tuning)).unwrap();
+    let (media, db) =
+        fresh(4, &Options::new().medium(terrane::Medium::Log).memtable_bytes(8 << 20).tuning(tuning))
+            .unwrap();
     let t = db.subtable("t0").unwrap();
     for i in 0..5000u32 {
         t.put(&i.to_be_bytes(), &[7; 100]).unwrap();
@@ -140,7 +150,7 @@ fn a_segment_missing_from_the_middle_of_the_log_is_named() {
     for name in &all {
         let media = image.crash(CrashKind::PowerLost, 1);
         media.remove_file(&dir().join(name)).unwrap();
-        let Err(e) = open(&media, &tiny()).map(drop) else { continue };
+        let Err(e) = open(&media, &tiny_logged()).map(drop) else { continue };
         says(&e, ErrorKind::Corruption, &[name, "log", "backup"]);
         exact += u32::from(e.file() == Some(&*dir().join(name)));
         needed += 1;

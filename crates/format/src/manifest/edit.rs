@@ -49,6 +49,43 @@ pub struct LogPosition {
     pub clean: bool,
 }
 
+/// Where a database's persistent memory is, and how it is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPlace {
+    /// Its file, absolute or in the database's directory: the bytes of a path.
+    pub path: Vec<u8>,
+    /// How it is mapped.
+    pub mode: MemoryMode,
+}
+
+/// How a persistent memory is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryMode {
+    /// A device of its own, without the page cache.
+    Device,
+    /// Any file, with the instructions that a device needs.
+    StandIn,
+    /// Any file, through the page cache.
+    PageCache,
+}
+
+impl MemoryMode {
+    fn code(self) -> u8 {
+        match self {
+            MemoryMode::Device => 0,
+            MemoryMode::StandIn => 1,
+            MemoryMode::PageCache => 2,
+        }
+    }
+
+    fn of(code: u8) -> Result<Self> {
+        [MemoryMode::Device, MemoryMode::StandIn, MemoryMode::PageCache]
+            .into_iter()
+            .find(|m| m.code() == code)
+            .ok_or_else(|| Error::corruption(format!("{code} is no way to map a persistent memory")))
+    }
+}
+
 /// Lower bounds for ids still to be handed out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextIds {
@@ -175,6 +212,8 @@ pub enum Edit {
     },
     /// The log moved on.
     Log(LogPosition),
+    /// Commits go to a persistent memory, and to no log.
+    Memory(MemoryPlace),
     /// Ids below these are used up.
     NextIds(NextIds),
     /// Closes a checkpoint.
@@ -196,10 +235,13 @@ const STAGE: u8 = 12;
 const STAGE_EXTENT: u8 = 13;
 const STAGE_VALUE: u8 = 14;
 const UNSTAGE: u8 = 15;
+const MEMORY: u8 = 16;
 
 /// Bounds may be a key with a zero byte behind it.
 const MAX_BOUND: usize = MAX_KEY + 1;
 const MAX_VALUE_REF: usize = 1 << 20;
+/// Longest path of a file.
+const MAX_PATH: usize = 4096;
 /// Locks of a prepared transaction are not more than this in all.
 pub const MAX_FRONT: usize = 16 << 20;
 
@@ -293,6 +335,11 @@ impl Edit {
                 b.push(u8::from(at.clean));
                 LOG
             }
+            Edit::Memory(place) => {
+                put_bytes(b, &place.path);
+                b.push(place.mode.code());
+                MEMORY
+            }
             Edit::NextIds(next) => {
                 put_varint(b, next.extent);
                 put_varint(b, u64::from(next.file));
@@ -363,6 +410,10 @@ impl Edit {
                 first_lsn: r.varint()?,
                 durable_lsn: r.varint()?,
                 clean: flag(&mut r)?,
+            }),
+            MEMORY => Edit::Memory(MemoryPlace {
+                path: r.prefixed(MAX_PATH, "path of a persistent memory")?.to_vec(),
+                mode: MemoryMode::of(r.u8()?)?,
             }),
             NEXT_IDS => Edit::NextIds(NextIds {
                 extent: r.varint()?,

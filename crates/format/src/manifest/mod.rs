@@ -13,7 +13,7 @@ mod part;
 #[cfg(test)]
 mod tests;
 
-pub use edit::{Edit, LogPosition, MAX_FRONT, NextIds};
+pub use edit::{Edit, LogPosition, MAX_FRONT, MemoryMode, MemoryPlace, NextIds};
 pub use frame::{
     Edits, Frame, MAX_GROUP, ManifestHeader, PAGE, encode_group, encode_seal, frame_span, read_frame,
 };

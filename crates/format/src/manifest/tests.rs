@@ -70,6 +70,7 @@ fn edits() -> Vec<Edit> {
             },
         },
         Edit::Unstage { xid: b"x".to_vec() },
+        Edit::Memory(MemoryPlace { path: b"/pm/0".to_vec(), mode: MemoryMode::StandIn }),
     ]
 }
 

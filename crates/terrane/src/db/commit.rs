@@ -25,11 +25,13 @@ use terrane_format::value_ref::ValueRef;
 use terrane_locks::Owner;
 
 use crate::batch::{Tables, WriteBatch};
+use crate::chains::commit::{Items, Lengths};
 use crate::compact::pick::SCATTERED;
 use crate::db::engine::{Engine, closing, log_poisoned};
+use crate::db::journal::Journal;
 use crate::db::table::Table;
 use crate::levels::Version;
-use crate::log::Admission;
+use crate::log::{Admission, Log};
 use crate::memtable::Memtable;
 use crate::options::Durability;
 use crate::tombstone::{During, Needed};
@@ -59,6 +61,10 @@ pub(crate) struct Request {
     attachment: Option<Box<Attachment>>,
     /// Held until the body is in the log.
     _admission: Option<Admission>,
+    /// In persistent memory: bytes of its records in each of its subtables, ...
+    pub(crate) lengths: Lengths,
+    /// ... and a zone for each of them.
+    pub(crate) zones: Option<terrane_chainlog::Admission>,
 }
 
 /// What keeps others from what a request writes.
@@ -114,6 +120,8 @@ impl Request {
             locks: Locks::Held(None),
             attachment: None,
             _admission: None,
+            lengths: Lengths::new(),
+            zones: None,
         }
     }
 
@@ -122,9 +130,19 @@ impl Request {
         Request { attachment: Some(Box::new(attachment)), ..Request::no_op(settler) }
     }
 
-    /// Bytes in the log.
+    /// What it takes of the order, in bytes: those of its entry in the log, where there is one.
     fn len(&self) -> u64 {
         entry_len(self.head.len() + self.body.len())
+    }
+
+    /// That in units of the ring.
+    pub(crate) fn units(&self) -> u64 {
+        self.len() / 8
+    }
+
+    /// How much a leader has to write for it, in bytes.
+    fn weight(&self) -> u64 {
+        self.lengths.iter().map(|len| u64::from(*len)).sum::<u64>().max(self.len())
     }
 
     pub(crate) fn ops(&self) -> &[u8] {
@@ -143,14 +161,26 @@ impl Request {
 }
 
 /// One leader's group in the ring.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct GroupEntry {
     members: SmallVec<[Member; 1]>,
     sync: bool,
-    failed: Option<Error>,
+    pub(crate) failed: Option<Error>,
+    /// Its items in persistent memory.
+    pub(crate) written: Items,
     attachment: Option<Box<Attachment>>,
     /// Why its attachment came to nothing.
     refused: Option<Error>,
+}
+
+impl GroupEntry {
+    /// Has a request along, whose sequence that is.
+    pub(crate) fn take(&mut self, r: Request, seq: Seq) {
+        self.sync |= r.sync;
+        self.attachment = self.attachment.take().or(r.attachment);
+        let locks = if let Locks::Held(locks) = r.locks { locks } else { None };
+        self.members.push(Member { settler: r.settler, seq, locks });
+    }
 }
 
 #[derive(Debug)]
@@ -229,7 +259,7 @@ impl Engine {
         let Some(request) = self.ready(batch, form, completion)? else { return Ok(()) };
         if ordered {
             self.place(smallvec![request]);
-        } else if let Role::Leader(lead) = self.buckets.enter(stripe(), request.len(), request) {
+        } else if let Role::Leader(lead) = self.buckets.enter(stripe(), request.weight(), request) {
             self.lead(lead);
         }
         Ok(())
@@ -274,7 +304,7 @@ impl Engine {
         }
         self.make_room(batch.tables())?;
         self.pacer.admit(bytes, self.memory.fullness(), &*self.media);
-        let admission = self.log.admit(bytes)?;
+        let admission = self.journal.log().map(|log| log.admit(bytes)).transpose()?;
         let mut values = Vec::with_capacity(large.len());
         if !large.is_empty() {
             for put in &large {
@@ -286,12 +316,21 @@ impl Engine {
                     }
                 }
             }
+            if self.journal.chains().is_some() {
+                // Nothing is durable later than what refers to it.
+                self.space.sync_values(&values).inspect_err(|_| drop(self.free_values(&values)))?;
+            }
             self.values_dirty.store(true, Ordering::Release);
             let refs: Vec<Vec<u8>> = values.iter().map(encode_ref).collect();
             batch.insert_refs(&large, &refs);
         }
         let (body, count, crc, tables) = batch.into_parts();
         let body_crc = if head.is_empty() { crc } else { body_crc(&[&head, &body]) };
+        let (mut lengths, mut zones) = (Lengths::new(), None);
+        if let Some(chains) = self.journal.chains() {
+            let admitted = self.admit_to_memory(chains, &body, &tables);
+            (lengths, zones) = admitted.inspect_err(|_| drop(self.free_values(&values)))?;
+        }
         Ok(Some(Request {
             kind,
             head,
@@ -304,7 +343,9 @@ impl Engine {
             settler: completion.settler(),
             locks,
             attachment: None,
-            _admission: Some(admission),
+            _admission: admission,
+            lengths,
+            zones,
         }))
     }
 
@@ -353,7 +394,14 @@ impl Engine {
         if requests.is_empty() {
             return;
         }
-        let units: u64 = requests.iter().map(|r| r.len() / 8).sum();
+        match &self.journal {
+            Journal::Log(log) => self.place_in_log(log, requests),
+            Journal::Chains(_) => self.place_in_memory(requests),
+        }
+    }
+
+    fn place_in_log(self: &Arc<Self>, log: &Log, requests: SmallVec<[Request; 1]>) {
+        let units: u64 = requests.iter().map(Request::units).sum();
         let place = match self.ring.reserve(units, &**self) {
             Ok(p) => p,
             Err(e) => {
@@ -363,21 +411,15 @@ impl Engine {
         };
         let generation = place.epoch();
         let mut lsn = place.pos() * 8;
-        let mut entry = GroupEntry {
-            members: SmallVec::new(),
-            sync: false,
-            failed: None,
-            attachment: None,
-            refused: None,
-        };
+        let mut entry = GroupEntry::default();
         let mut full: Vec<Arc<Table>> = Vec::new();
         let mut late = Vec::new();
         // After the reservation: see `txn::plain`.
         let guarded = self.transactions.guarded();
         for r in requests {
-            let is_late = guarded && matches!(r.locks, Locks::None);
+            let is_late = guarded && r.is_unlocked();
             let kind = if is_late { EntryKind::NoOp } else { r.kind };
-            let mut done = self.write_entry(lsn, &r, kind);
+            let mut done = self.write_entry(log, lsn, &r, kind);
             if r.applies() && !is_late {
                 done = done.and_then(|()| self.index(lsn, generation, &r, &mut full));
             }
@@ -389,10 +431,7 @@ impl Engine {
                 late.push(r);
                 continue;
             }
-            entry.sync |= r.sync;
-            entry.attachment = entry.attachment.or(r.attachment);
-            let locks = if let Locks::Held(locks) = r.locks { locks } else { None };
-            entry.members.push(Member { settler: r.settler, seq: lsn - 1, locks });
+            entry.take(r, lsn - 1);
         }
         place.fill(entry);
         if !late.is_empty() {
@@ -403,7 +442,7 @@ impl Engine {
         }
     }
 
-    fn write_entry(&self, lsn: Lsn, r: &Request, kind: EntryKind) -> Result<()> {
+    fn write_entry(&self, log: &Log, lsn: Lsn, r: &Request, kind: EntryKind) -> Result<()> {
         let header = EntryHeader {
             body_len: (r.head.len() + r.body.len()) as u32,
             count: r.count,
@@ -412,17 +451,12 @@ impl Engine {
             kind,
             body_crc: r.body_crc,
         };
-        self.log.write(lsn, &[&header.encode(), &r.head, &r.body])
+        log.write(lsn, &[&header.encode(), &r.head, &r.body])
     }
 
     /// Inserts the records into their memtables; collects the tables whose active memtable is full.
     fn index(&self, lsn: Lsn, generation: u64, r: &Request, full: &mut Vec<Arc<Table>>) -> Result<()> {
-        let limit = self.options.memtable_freeze_bytes();
-        // Published first, snapshots after: see `db::snapshot`.
-        let needed = || {
-            let published = self.visible();
-            Needed { published, snapshots: self.snapshots.collect(published) }
-        };
+        let needed = || self.needed();
         let mut ops = Ops::new(&r.body).enumerate().peekable();
         while let Some((_, Ok(first))) = ops.peek() {
             let id = first.subtable;
@@ -441,10 +475,7 @@ impl Engine {
                 let seq = lsn + 1 + i as u64;
                 memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Reads(&needed))?;
             }
-            let crowded = is_crowded(memtable, &state.version, r.count);
-            // One that would have to wait for its place goes on taking records until memory runs short.
-            let is_full = memtable.bytes() >= limit && table.can_flush_next();
-            if (is_full || crowded) && !full.iter().any(|t| Arc::ptr_eq(t, table)) {
+            if self.is_full(table, memtable, r.count) && !full.iter().any(|t| Arc::ptr_eq(t, table)) {
                 full.push(table.clone());
             }
         }
@@ -454,9 +485,23 @@ impl Engine {
         }
     }
 
+    /// What readers may still see.
+    pub(crate) fn needed(&self) -> Needed {
+        // Published first, snapshots after: see `db::snapshot`.
+        let published = self.visible();
+        Needed { published, snapshots: self.snapshots.collect(published) }
+    }
+
+    /// Whether a memtable to which `count` operations went is to freeze.
+    pub(crate) fn is_full(&self, table: &Table, memtable: &Memtable, count: u32) -> bool {
+        // One that would have to wait for its place goes on taking records until memory runs short.
+        let is_full = memtable.bytes() >= self.options.memtable_freeze_bytes() && table.can_flush_next();
+        is_full || is_crowded(memtable, &table.state().version, count)
+    }
+
     /// Makes the log durable up to `lsn`, the large values that it refers to first.
     pub(crate) fn sync_log(&self, lsn: Lsn) -> Result<()> {
-        self.log.sync_to(lsn)
+        self.journal.sync_to(lsn)
     }
 
     /// Makes the log durable up to what is published, and returns that LSN.
@@ -475,7 +520,7 @@ fn is_crowded(memtable: &Memtable, version: &Version, count: u32) -> bool {
     if deletes < FEW_DELETES || deletes % 1024 > count.into() {
         return false;
     }
-    if deletes * 2 <= memtable.index.len() as u64 {
+    if deletes * 2 <= memtable.index().len() as u64 {
         return false;
     }
     let rows: u64 = version.runs().map(|(_, run)| run.rows()).sum();
@@ -495,14 +540,22 @@ impl Orderer<GroupEntry> for Engine {
             None => Some(Error::new(ErrorKind::Poisoned, "a committing thread died half way")),
             Some(e) => e.failed.clone(),
         });
-        if failed.is_none() && self.log.is_poisoned() {
+        if failed.is_none() && self.journal.is_poisoned() {
             failed = Some(log_poisoned());
         }
         if failed.is_none() {
-            self.log.advance(end);
+            failed = match &self.journal {
+                Journal::Log(log) => {
+                    log.advance(end);
+                    None
+                }
+                Journal::Chains(chains) => chains.advance(group, end).err(),
+            };
+        }
+        if failed.is_none() {
             // A log that is being closed may have been flushed without these.
             let wants_sync = |e: &GroupEntry| e.sync || e.attachment.is_some();
-            if group.iter().flat_map(|f| &f.entry).any(wants_sync) || self.log.is_closed() {
+            if group.iter().flat_map(|f| &f.entry).any(wants_sync) || self.journal.is_closed() {
                 failed = self.sync_log(end).err();
             }
         }
@@ -532,7 +585,7 @@ impl Orderer<GroupEntry> for Engine {
                 }
             }
             Some(e) => {
-                self.log.poison(&e);
+                self.journal.poison(&e);
                 // Nothing more will be settled: who waits for that is told.
                 self.progress.notify_all();
                 members.for_each(|(m, _)| m.settler.settle(Err(e.clone())));

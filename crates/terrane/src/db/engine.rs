@@ -20,12 +20,12 @@ use terrane_media::{LockGuard, Media, Signal};
 use crate::compact::pick::{MAX_L0_RUNS, Met};
 use crate::db::commit::{GroupEntry, Request};
 use crate::db::homes::Estates;
+use crate::db::journal::Journal;
 use crate::db::pacing::Pacer;
 use crate::db::snapshot::{Snapshot, Snapshots};
 use crate::db::stats::Counters;
 use crate::db::table::{Super, Table};
 use crate::levels::{Heirs, Ids, ManifestStore, Poison, Reclaimer, Space};
-use crate::log::Log;
 use crate::options::Options;
 use crate::read::blocks::load;
 use crate::read::iter::foreign_snapshot;
@@ -85,7 +85,7 @@ pub(crate) struct Engine {
     pub(crate) options: Options,
     pub(crate) manifest: ManifestStore,
     pub(crate) space: Arc<Space>,
-    pub(crate) log: Log,
+    pub(crate) journal: Journal,
     /// The generation that log records of this opening carry.
     pub(crate) log_generation: u32,
     pub(crate) cache: Arc<Cache>,
@@ -116,7 +116,7 @@ pub(crate) struct Engine {
     pub(crate) pacer: Pacer,
     pub(crate) scheduler: Scheduler,
     /// Raised whenever background work ended.
-    pub(crate) progress: Signal,
+    pub(crate) progress: Arc<Signal>,
     /// Background jobs (flushes and compactions) queued or running.
     pub(crate) jobs: AtomicU64,
     /// Compactions queued or running that count against their limit.
@@ -132,7 +132,7 @@ pub(crate) struct Engine {
     pub(crate) awaiting_rest: AtomicBool,
     pub(crate) next_task: AtomicU64,
     /// Why space of data files or of the log could not be let go of, if that ever failed.
-    pub(crate) lost_space: ArcSwapOption<Error>,
+    pub(crate) lost_space: Arc<ArcSwapOption<Error>>,
     /// Closing has begun: no commit is taken.
     pub(crate) ending: AtomicBool,
     /// What closing came to, once it has ended.
@@ -177,7 +177,7 @@ impl Engine {
             return Err(closing());
         }
         self.poison.check()?;
-        if self.log.is_poisoned() {
+        if self.journal.is_poisoned() {
             return Err(log_poisoned());
         }
         Ok(())
@@ -311,7 +311,8 @@ impl Engine {
         if in_memory {
             let active = table.state().active().clone();
             // Else what comes of it would not be merged away for its deletions. And frozen memtables slow reads too.
-            let mostly_deletes = active.deletes() > 512 && active.deletes() * 2 >= active.index.len() as u64;
+            let mostly_deletes =
+                active.deletes() > 512 && active.deletes() * 2 >= active.index().len() as u64;
             if mostly_deletes && table.frozen().len() < MAX_L0_RUNS {
                 me.freeze_active(table);
             }
@@ -329,6 +330,6 @@ pub(crate) fn closing() -> Error {
 
 /// Every write after a failed one of the log.
 pub(crate) fn log_poisoned() -> Error {
-    Error::new(ErrorKind::Poisoned, "an earlier write or flush of the log failed")
+    Error::new(ErrorKind::Poisoned, "an earlier write or flush of the log, or of persistent memory, failed")
         .with_hint("reads go on; close and reopen the database to write again")
 }

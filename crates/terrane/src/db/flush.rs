@@ -89,6 +89,8 @@ impl Engine {
         }
         appended?;
         table.persisted.store(end, Ordering::Release);
+        // The edit says that all before `synced` is settled.
+        memtable.not_needed(synced);
         // Large values that only superseded records referred to.
         let kept: HashSet<u64> = values.iter().map(|v| v.id).collect();
         let mut dead = memtable.values();
@@ -99,7 +101,7 @@ impl Engine {
         version.retire(&next, applied.obsolete, dead);
         drop((edit_guard, straight));
         table.readers.strip();
-        self.log.release_before(needed)?;
+        self.journal.release_before(needed)?;
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(bytes);
         let size = memtable.bytes() as u64;
@@ -129,12 +131,13 @@ impl Engine {
         let mut block = BlockBuilder::new(form.block);
         let mut values = Vec::new();
         let mut cursor = Cursor::new();
-        cursor.seek_first(&memtable.index);
+        cursor.seek_first(memtable.index());
         while cursor.valid() {
-            retention.begin_key(cursor.key(&memtable.index));
-            for r in cursor.versions(&memtable.index) {
+            retention.begin_key(cursor.key(memtable.index()));
+            for r in cursor.versions(memtable.index()) {
                 let kind = Kind::from_u8(r.kind)?;
                 let Verdict::Keep(seq) = retention.judge(r.seq, kind) else { continue };
+                memtable.verify(&r)?;
                 if !block.fits(r.key.len(), r.value.len(), seq) {
                     writer.add_block(block.finish(), None, Heir::No)?;
                 }
@@ -143,7 +146,7 @@ impl Engine {
                     values.push(ValueRef::decode(r.value)?);
                 }
             }
-            cursor.next(&memtable.index);
+            cursor.next(memtable.index());
         }
         if !block.is_empty() {
             writer.add_block(block.finish(), None, Heir::No)?;
@@ -156,7 +159,7 @@ impl Engine {
     pub(crate) fn release_log(&self) -> Result<()> {
         let needed = self.oldest_needed(self.sync_settled()?, |_| None);
         self.manifest.append(&[self.log_position(needed)])?;
-        self.log.release_before(needed)
+        self.journal.release_before(needed)
     }
 
     /// The edit that says from where on the log is needed.
@@ -164,7 +167,7 @@ impl Engine {
         Edit::Log(LogPosition {
             generation: self.log_generation,
             first_lsn,
-            durable_lsn: self.log.durable_lsn(),
+            durable_lsn: self.journal.durable_lsn(),
             clean: false,
         })
     }

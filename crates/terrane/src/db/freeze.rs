@@ -15,11 +15,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrane_base::{Lsn, Result};
+use terrane_base::{Lsn, Result, SubtableId};
 
 use crate::db::engine::Engine;
+use crate::db::journal::Journal;
 use crate::db::table::Table;
 use crate::memtable::Memtable;
+use crate::options::IndexKind;
 
 impl Engine {
     /// Freezes the active memtable of `table`, unless it is empty.
@@ -47,10 +49,8 @@ impl Engine {
             return Ok(());
         }
         let generation = self.generation.load(Ordering::Acquire) + 1;
-        let kind = table.options().index;
-        let next = Memtable::new(kind, generation, self.memory.clone(), self.clock.clone())
-            .salted(self.media.entropy());
-        table.push_memtable(Arc::new(next));
+        let next = Arc::new(self.new_memtable(table.id, table.options().index, generation)?);
+        table.push_memtable(next.clone());
         match self.ring.bump_epoch() {
             Ok(boundary) => {
                 debug_assert_eq!(boundary.epoch, generation);
@@ -67,11 +67,33 @@ impl Engine {
             // Dozens of epochs are still unsettled, which takes a stuck device: leave the old one active.
             Err(e) => {
                 table.pop_memtable(&old);
+                next.not_needed(0);
                 // `old` is in what is left: nothing to speak of is freed here.
                 table.readers.strip();
                 Err(e)
             }
         }
+    }
+
+    /// An empty memtable.
+    ///
+    /// # Errors
+    /// Where memtables lie in persistent memory, what that fails with.
+    pub(crate) fn new_memtable(
+        &self,
+        table: SubtableId,
+        kind: IndexKind,
+        generation: u64,
+    ) -> Result<Memtable> {
+        let (budget, clock) = (self.memory.clone(), self.clock.clone());
+        let memtable = match &self.journal {
+            Journal::Log(_) => Memtable::new(kind, generation, budget, clock),
+            Journal::Chains(chains) => {
+                let chain = chains.create(table, self.settled())?;
+                Memtable::chained(kind, generation, budget, clock, chains, chain)
+            }
+        };
+        Ok(memtable.salted(self.media.entropy()))
     }
 
     /// A memtable became complete: have it written out.
@@ -97,11 +119,11 @@ impl Engine {
 
     /// Freezes memtables that keep the log from being released beyond its budget, or memory beyond its own.
     pub(crate) fn freeze_for_budgets(self: &Arc<Self>) {
-        if self.log.live_bytes() > self.options.log_budget() {
+        if self.journal.live_bytes() > self.options.log_budget() {
             let settled = self.settled();
             // Half of the budget may pass before it is in the way again.
             let recent = settled.saturating_sub(self.options.log_budget() / 2);
-            if self.transactions.prepared.oldest(self.log.durable_lsn()).is_some_and(|lsn| lsn < recent) {
+            if self.transactions.prepared.oldest(self.journal.durable_lsn()).is_some_and(|lsn| lsn < recent) {
                 self.schedule_renewal(recent);
             }
             let tables = self.tables.load();

@@ -6,6 +6,7 @@ pub(crate) mod engine;
 pub(crate) mod flush;
 pub(crate) mod freeze;
 pub(crate) mod homes;
+pub(crate) mod journal;
 pub(crate) mod pacing;
 pub(crate) mod pressure;
 pub(crate) mod room;

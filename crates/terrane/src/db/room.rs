@@ -11,10 +11,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrane_base::{Error, Result};
+use terrane_base::{Error, ErrorKind, Result};
 
+use crate::batch::Tables;
+use crate::chains::Chains;
+use crate::chains::commit::{Lengths, lengths};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
+
+/// Commits that can be on their way at a time.
+pub(crate) const MOST_LEADERS: u32 = 1024;
 
 impl Engine {
     /// Holds the calling writer to `tables` until memtable memory is within its budget, as long as background work can
@@ -37,6 +43,95 @@ impl Engine {
         let outcome = self.wait_for_memory(tables);
         self.counters.full_wait_nanos.add((self.media.now() - began).as_nanos() as u64);
         outcome
+    }
+
+    /// Sets zones of persistent memory aside for a batch, and says how much of it goes to each of `tables`. Waits for zones as long as
+    /// background work, or commits on their way, can free some.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] for a batch that is too large; [`ErrorKind::OutOfSpace`], or why memtables cannot be written out.
+    pub(crate) fn admit_to_memory(
+        self: &Arc<Self>,
+        chains: &Chains,
+        ops: &[u8],
+        tables: &Tables,
+    ) -> Result<(Lengths, Option<terrane_chainlog::Admission>)> {
+        chains.check()?;
+        let lengths = lengths(ops, tables)?;
+        let (most, all) = (chains.largest_item() as u64, lengths.iter().map(|n| u64::from(*n)).sum());
+        if all > most {
+            return Err(Error::limit("bytes of a batch in persistent memory", all, most)
+                .with_hint("split the batch, or use a transaction, which may be larger"));
+        }
+        for table in tables {
+            // Every commit that can be on its way may open a zone.
+            if table.state().active().chain().is_some_and(|c| c.index().chain().slots_left() <= MOST_LEADERS)
+            {
+                self.freeze_now(table)?;
+            }
+        }
+        if let Some(zones) = chains.try_admit(tables.len()) {
+            return Ok((lengths, Some(zones)));
+        }
+        self.wait_for_zones(chains, tables).map(|zones| (lengths, Some(zones)))
+    }
+
+    fn wait_for_zones(
+        self: &Arc<Self>,
+        chains: &Chains,
+        tables: &[Arc<Table>],
+    ) -> Result<terrane_chainlog::Admission> {
+        self.counters.full_waits.add(1);
+        let began = self.media.now();
+        self.retry_all();
+        for table in self.tables.load().all() {
+            self.freeze_active(table);
+        }
+        self.schedule_flushes();
+        self.schedule_compactions();
+        let (mut zones, mut refused) = (None, None);
+        let waited = self.progress.wait_until(&*self.media, || {
+            zones = chains.try_admit(tables.len());
+            refused = self.check_writable().err().or_else(|| tables.iter().find_map(|t| self.refusal(t)));
+            zones.is_some() || refused.is_some() || (chains.space().set_aside() == 0 && self.frees_nothing())
+        });
+        self.counters.full_wait_nanos.add((self.media.now() - began).as_nanos() as u64);
+        waited?;
+        if let Some(zones) = zones {
+            return Ok(zones);
+        }
+        let stuck = || {
+            let all = self.tables.load();
+            let held =
+                all.all().filter_map(|t| Some((t, t.standstill()?))).max_by_key(|(t, _)| t.memtable_bytes());
+            held.map(|(t, e)| {
+                e.context("persistent memory is held by a subtable that cannot be written out")
+                    .with_subtable(&*t.name)
+            })
+        };
+        Err(refused.or_else(stuck).unwrap_or_else(|| {
+            Error::new(ErrorKind::OutOfSpace, "persistent memory has no zone left for this batch")
+                .with_hint("end long readers, which keep what they read, or give it more memory")
+        }))
+    }
+
+    /// Whether no background work is under way, and none is left that could free memory. Has what can be written out, and is not yet,
+    /// written out.
+    fn frees_nothing(&self) -> bool {
+        if self.jobs.load(Ordering::Acquire) > 0 {
+            return false;
+        }
+        let settled = self.settled();
+        let mut nothing = true;
+        for table in self.tables.load().all() {
+            // One that is not whole waits for commits on their way.
+            nothing &= table.frozen().iter().all(|m| m.stretch.is_whole(settled));
+            if self.flushable(table).is_some() && table.standstill().is_none() && table.has_l0_room() {
+                self.schedule_flush(table);
+                nothing = false;
+            }
+        }
+        nothing
     }
 
     /// Bytes in memtables of subtables that cannot be written out.

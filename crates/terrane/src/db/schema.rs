@@ -39,7 +39,7 @@ impl Engine {
                 name.len()
             )));
         }
-        options.check(self.options.max_batch_bytes())?;
+        options.check(self.options.max_logged_bytes())?;
         let _ddl = self.ddl.lock();
         let tables = self.tables.load_full();
         if tables.by_name(name).is_some() {
@@ -57,17 +57,18 @@ impl Engine {
         }
         let id = self.ids.subtable();
         let lsn = self.sync_settled()?;
-        self.manifest.append(&[Edit::CreateSubtable {
+        let generation = self.generation.load(Ordering::Acquire);
+        let memtable = Arc::new(self.new_memtable(id, options.index, generation)?);
+        let created = self.manifest.append(&[Edit::CreateSubtable {
             id,
             name: name.to_owned(),
             options: to_record(&options).encode(),
             lsn,
-        }])?;
-        let generation = self.generation.load(Ordering::Acquire);
-        let memtable = Memtable::new(options.index, generation, self.memory.clone(), self.clock.clone());
-        let memtable = Arc::new(memtable.salted(self.media.entropy()));
+        }]);
+        created.inspect_err(|_| memtable.not_needed(0))?;
         let version = Arc::new(Version::empty(self.reclaimer.clone()));
         let table = Arc::new(Table::new(id, name, self.database, options, memtable, version, lsn));
+        table.cut_values(self.options.max_batch_bytes());
         let mut changed = (*tables).clone();
         changed.insert(table.clone());
         self.tables.store(Arc::new(changed));
@@ -104,8 +105,15 @@ impl Engine {
         self.tables.store(Arc::new(changed));
         // Commits that are on their way find what they write to in one of the two states. They are made durable before the space of
         // their large values is another's: one that is lost may leave a prepared transaction in doubt again, which needs them.
-        let settled = self.barrier().and_then(|()| self.sync_settled()).is_ok();
-        if settled {
+        let settled = self.barrier().and_then(|()| self.sync_settled());
+        if let Ok(settled) = settled {
+            if self.journal.chains().is_some() {
+                // What those commits have in other subtables counts, whatever becomes of what they have here.
+                self.manifest.append(&[self.log_position(self.oldest_needed(settled, |_| None))])?;
+                for state in [&state, &table.state_full()] {
+                    state.memtables.iter().for_each(|m| m.not_needed(settled));
+                }
+            }
             // Large values, written out or not, go when the last reader has gone.
             let mut all = values;
             for state in [&state, &table.state_full()] {
@@ -114,7 +122,7 @@ impl Engine {
             all.sort_by_key(|v| v.id);
             all.dedup_by_key(|v| v.id);
             state.version.retire_all(all);
-            self.log.release_before(needed)?;
+            self.journal.release_before(needed)?;
         } else {
             // Nothing can be written any more, until the database is opened again. The subtable is gone all the same.
             state.version.retire_all(Vec::new());
@@ -127,12 +135,13 @@ impl Engine {
 
     pub(crate) fn set_subtable_options(&self, table: &Table, options: SubtableOptions) -> Result<()> {
         self.check_writable()?;
-        options.check(self.options.max_batch_bytes())?;
+        options.check(self.options.max_logged_bytes())?;
         let _ddl = self.ddl.lock();
         table.check_alive()?;
         let record = to_record(&options);
         self.manifest.append(&[Edit::SetOptions { id: table.id, options: record.encode() }])?;
         table.set_options(from_record(&record));
+        table.cut_values(self.options.max_batch_bytes());
         Ok(())
     }
 }

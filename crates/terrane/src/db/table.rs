@@ -189,6 +189,11 @@ impl Table {
         self.options.store(Arc::new(options));
     }
 
+    /// Has values stored apart that are large beside the largest batch.
+    pub(crate) fn cut_values(&self, max_batch: u64) {
+        self.value_threshold.store(self.options.load().effective_threshold(max_batch), Ordering::Relaxed);
+    }
+
     #[inline]
     pub(crate) fn value_threshold(&self) -> usize {
         self.value_threshold.load(Ordering::Relaxed)
@@ -237,6 +242,13 @@ impl Table {
             memtables.extend(old.memtables.iter().cloned());
             (memtables, old.version.clone())
         });
+    }
+
+    /// Puts memtables behind all others, which are newer, when it is opened.
+    pub(crate) fn put_behind(&self, older: &[Arc<Memtable>]) {
+        if !older.is_empty() {
+            self.swap(false, |now| ([&now.memtables[..], older].concat(), now.version.clone()));
+        }
     }
 
     /// Takes back what [`Table::push_memtable`] put in front of `old`.

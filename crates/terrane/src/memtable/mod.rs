@@ -1,7 +1,8 @@
 //! A memtable: the newest records of one subtable, in memory, ordered by key.
 //!
 //! A subtable has one *active* memtable, which takes writes, and any number of *frozen* ones, which wait to be written
-//! out. Records live in a DRAM arena that the index points into; range tombstones stand beside it.
+//! out. Records live in a DRAM arena that the index points into, or in persistent memory ([`crate::chains`]); range tombstones stand
+//! beside it.
 //!
 //! # Invariants
 //! A memtable holds exactly the records of its subtable whose LSN lies in `[start, end)`; `end` is unknown while it is
@@ -19,18 +20,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use terrane_base::reclaim::Clock;
 use terrane_base::{Lsn, MemoryBudget, Result, Seq};
+use terrane_chainlog::Chain;
 use terrane_commit::Stretch;
+use terrane_format::chain::ChainRecord;
 use terrane_format::value_ref::ValueRef;
 use terrane_format::{Kind, checksum};
-use terrane_memindex::MemIndex;
+use terrane_memindex::{MemIndex, Record};
 
+use crate::chains::Chains;
+use crate::chains::records::ChainRecords;
 use crate::memtable::filter::KeyFilter;
 use crate::options::IndexKind;
 use crate::tombstone::{During, MemTombstones};
 
+/// An empty index.
+fn index(kind: IndexKind, budget: &MemoryBudget, clock: Arc<Clock>) -> MemIndex {
+    let kind = match kind {
+        IndexKind::Art => terrane_memindex::IndexKind::Art,
+        IndexKind::Skiplist => terrane_memindex::IndexKind::Skiplist,
+    };
+    MemIndex::on(clock, kind, budget.clone())
+}
+
 /// See the module's head.
 pub(crate) struct Memtable {
-    pub(crate) index: MemIndex,
+    records: Records,
     keys: KeyFilter,
     pub(crate) tombstones: MemTombstones,
     /// Commits of its epoch, here called generation, and later ones (until the next memtable's) write here.
@@ -41,23 +55,46 @@ pub(crate) struct Memtable {
     values: Mutex<Vec<ValueRef>>,
 }
 
+/// Where the records lie, with the index over them.
+#[allow(clippy::large_enum_variant, reason = "nearly all are the large one, and lookups go through it")]
+enum Records {
+    /// In the index's own arena.
+    Dram(MemIndex),
+    /// In persistent memory.
+    Chain(Box<ChainRecords>),
+}
+
 impl std::fmt::Debug for Memtable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Memtable")
             .field("stretch", &self.stretch)
-            .field("records", &self.index.len())
+            .field("records", &self.index().len())
             .finish_non_exhaustive()
     }
 }
 
 impl Memtable {
     pub(crate) fn new(kind: IndexKind, generation: u64, budget: MemoryBudget, clock: Arc<Clock>) -> Self {
-        let kind = match kind {
-            IndexKind::Art => terrane_memindex::IndexKind::Art,
-            IndexKind::Skiplist => terrane_memindex::IndexKind::Skiplist,
-        };
+        let records = Records::Dram(index(kind, &budget, clock));
+        Memtable::over(records, generation, budget)
+    }
+
+    /// One whose records lie in a chain: those that it has already are to be [read back](Memtable::read_back).
+    pub(crate) fn chained(
+        kind: IndexKind,
+        generation: u64,
+        budget: MemoryBudget,
+        clock: Arc<Clock>,
+        chains: &Arc<Chains>,
+        chain: Chain,
+    ) -> Self {
+        let records = ChainRecords::new(chains, chain, index(kind, &budget, clock), budget.clone());
+        Memtable::over(Records::Chain(Box::new(records)), generation, budget)
+    }
+
+    fn over(records: Records, generation: u64, budget: MemoryBudget) -> Self {
         Memtable {
-            index: MemIndex::on(clock, kind, budget.clone()),
+            records,
             keys: KeyFilter::new(budget.clone()),
             tombstones: MemTombstones::new(budget),
             stretch: Stretch::new(generation),
@@ -89,10 +126,15 @@ impl Memtable {
             _ => {
                 let hash = checksum::key_hash(key);
                 self.keys.announce(hash);
-                self.index.insert(key, seq, kind as u8, value)?;
+                self.index().insert(key, seq, kind as u8, value)?;
                 self.keys.add(hash);
             }
         }
+        self.note(kind, value)
+    }
+
+    /// Counts what is counted of records.
+    fn note(&self, kind: Kind, value: &[u8]) -> Result<()> {
         if kind.is_delete() {
             self.deletes.fetch_add(1, Ordering::Relaxed);
         }
@@ -100,6 +142,77 @@ impl Memtable {
             self.values.lock().push(ValueRef::decode(value)?);
         }
         Ok(())
+    }
+
+    /// The index.
+    #[inline]
+    pub(crate) fn index(&self) -> &MemIndex {
+        match &self.records {
+            Records::Dram(index) => index,
+            Records::Chain(records) => records.index().index(),
+        }
+    }
+
+    /// What lies in persistent memory, if the records do.
+    #[inline]
+    pub(crate) fn chain(&self) -> Option<&ChainRecords> {
+        match &self.records {
+            Records::Dram(_) => None,
+            Records::Chain(records) => Some(records),
+        }
+    }
+
+    /// Takes note of one operation of a commit at `lsn` whose records go to this memtable's chain: all but what the index is told. Returns the hash of the
+    /// key, if it gets a place there: [`Memtable::indexed`] comes behind.
+    pub(crate) fn announce(
+        &self,
+        lsn: Lsn,
+        record: &ChainRecord<'_>,
+        during: During<'_>,
+    ) -> Result<Option<u64>> {
+        self.stretch.note(lsn);
+        self.note(record.kind, record.value)?;
+        if record.kind == Kind::RangeDelete {
+            self.tombstones.insert(lsn, record.seq, record.key, record.value, during)?;
+            return Ok(None);
+        }
+        let hash = checksum::key_hash(record.key);
+        self.keys.announce(hash);
+        Ok(Some(hash))
+    }
+
+    /// The index has a record with the key of this hash.
+    pub(crate) fn indexed(&self, hash: u64) {
+        self.keys.add(hash);
+    }
+
+    /// Reads a zone of its chain back, of which there are [`Chain::slots`]. Any number of them at a time, before anything is written.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::Corruption`] for damage.
+    pub(crate) fn read_back(&self, slot: u32) -> Result<()> {
+        let Some(records) = self.chain() else { return Ok(()) };
+        records.index().rebuild(slot, |lsn, record| {
+            let hash = self.announce(lsn, record, During::Replay)?;
+            // Nobody reads yet.
+            hash.inspect(|hash| self.indexed(*hash));
+            Ok(hash.is_some())
+        })
+    }
+
+    /// Its records are of no use any more once its last reader goes: see [`ChainRecords::not_needed`].
+    pub(crate) fn not_needed(&self, settled: Lsn) {
+        if let Some(records) = self.chain() {
+            records.not_needed(settled);
+        }
+    }
+
+    /// Whether a record is as it was written, as far as that can be told.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::Corruption`] if not.
+    pub(crate) fn verify(&self, record: &Record<'_>) -> Result<()> {
+        self.chain().map_or(Ok(()), |records| records.index().verify(record))
     }
 
     /// Which memtable a commit writes to: see the module's head.
@@ -135,7 +248,8 @@ impl Memtable {
 
     /// Memory held, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.index.bytes() + self.tombstones.bytes() + self.keys.bytes()
+        let zones = self.chain().map_or(0, ChainRecords::bytes);
+        self.index().bytes() + self.tombstones.bytes() + self.keys.bytes() + zones
     }
 
     pub(crate) fn deletes(&self) -> u64 {

@@ -153,7 +153,7 @@ impl Walk {
                 let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Step::Outdated) };
                 let hash = || *self.hash.get_or_insert_with(|| checksum::key_hash(key));
                 if m.may_have(hash)
-                    && let Some(r) = m.index.get(key, seq)
+                    && let Some(r) = m.index().get(key, seq)
                 {
                     if r.seq < cover {
                         return Ok(Step::Done(None));

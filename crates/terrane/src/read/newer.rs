@@ -38,7 +38,7 @@ impl Engine {
             if cover > seq {
                 return Ok(true);
             }
-            if let Some(record) = m.index.get(key, now) {
+            if let Some(record) = m.index().get(key, now) {
                 return Ok(record.seq > seq);
             }
         }

@@ -100,7 +100,7 @@ impl Source {
     #[inline]
     pub(crate) fn begin_seek<'a>(&'a mut self, hold: &'a Hold<'a>, key: &'a [u8]) -> Seeking<'a> {
         match self {
-            Source::Mem(s) => Seeking::Mem(s.cursor.seek_in_steps(&s.memtable.index, key)),
+            Source::Mem(s) => Seeking::Mem(s.cursor.seek_in_steps(s.memtable.index(), key)),
             Source::Run(s) => Seeking::Run(s.cursor.begin_seek(hold, key, s.snapshot)),
         }
     }
@@ -237,7 +237,7 @@ impl MemSource {
 
     /// What the snapshot sees of the current key.
     fn record(&self) -> Option<Record<'_>> {
-        self.cursor.shown(&self.memtable.index)
+        self.cursor.shown(self.memtable.index())
     }
 
     fn key(&self) -> &[u8] {
@@ -257,46 +257,46 @@ impl MemSource {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.cursor.seek(&self.memtable.index, key);
+        self.cursor.seek(self.memtable.index(), key);
         self.settle(true)
     }
 
     fn seek_for_prev(&mut self, key: &[u8]) -> Result<()> {
-        self.cursor.seek_for_prev(&self.memtable.index, key);
+        self.cursor.seek_for_prev(self.memtable.index(), key);
         self.settle(false)
     }
 
     fn seek_first(&mut self) -> Result<()> {
-        self.cursor.seek_first(&self.memtable.index);
+        self.cursor.seek_first(self.memtable.index());
         self.settle(true)
     }
 
     fn seek_last(&mut self) -> Result<()> {
-        self.cursor.seek_last(&self.memtable.index);
+        self.cursor.seek_last(self.memtable.index());
         self.settle(false)
     }
 
     fn next(&mut self) -> Result<()> {
-        self.cursor.next(&self.memtable.index);
+        self.cursor.next(self.memtable.index());
         self.settle(true)
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.cursor.prev(&self.memtable.index);
+        self.cursor.prev(self.memtable.index());
         self.settle(false)
     }
 
     /// Steps over keys whose versions are all newer than the snapshot.
     fn settle(&mut self, forward: bool) -> Result<()> {
         while self.cursor.valid() {
-            if let Some(r) = self.cursor.show(&self.memtable.index, self.snapshot) {
+            if let Some(r) = self.cursor.show(self.memtable.index(), self.snapshot) {
                 self.kind = Kind::from_u8(r.kind)?;
                 return Ok(());
             }
             if forward {
-                self.cursor.next(&self.memtable.index);
+                self.cursor.next(self.memtable.index());
             } else {
-                self.cursor.prev(&self.memtable.index);
+                self.cursor.prev(self.memtable.index());
             }
         }
         Ok(())

@@ -93,7 +93,7 @@ async fn one<'h>(view: View<'h>, hold: &'h Hold<'h>, key: &'h [u8], seq: Seq) ->
     for m in &view.state.memtables {
         let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Said::Outdated) };
         if m.may_have(|| *hash.get_or_insert_with(|| checksum::key_hash(key))) {
-            let mut search = m.index.search(key);
+            let mut search = m.index().search(key);
             loop {
                 give_way().await;
                 if !search.step() {

@@ -12,8 +12,10 @@ use crate::recovery::not_a_database;
 
 /// Name of the lock file.
 const LOCK: &str = "LOCK";
+/// Name of the persistent memory, unless another one is asked for.
+pub(crate) const MEMORY: &str = "pmem";
 /// What a database's files are called, besides the lock: exact names, and prefixes followed by digits.
-const NAMES: [&str; 3] = ["SUPER", "SUPER.tmp", "tail"];
+const NAMES: [&str; 5] = ["SUPER", "SUPER.tmp", "tail", MEMORY, "pmem.new"];
 const PREFIXES: [&str; 3] = ["data-", "log-", "manifest-"];
 
 fn is_ours(name: &str) -> bool {
@@ -46,9 +48,10 @@ pub(crate) fn prepare(shared: &Arc<dyn Media>, dir: &Path, options: &Options) ->
         }
         return Ok(lock);
     }
-    // No creation that was cut short leaves log files behind, and the log may hold all there is.
-    if let Some(log) = media.list(dir)?.into_iter().find(|e| is_numbered("log-", &e.name)) {
-        return Err(Error::corruption(format!("there are log files ({}), but no superblock", log.name))
+    // No creation that was cut short leaves log files or a memory behind, and they may hold all there is.
+    let has_commits = |e: &DirEntry| is_numbered("log-", &e.name) || e.name == MEMORY;
+    if let Some(left) = media.list(dir)?.into_iter().find(has_commits) {
+        return Err(Error::corruption(format!("there is {}, but no superblock", left.name))
             .with_file(dir.join("SUPER"))
             .with_hint("restore the file SUPER from a backup; nothing was changed"));
     }

@@ -3,7 +3,7 @@
 //! # Order
 //! 1. The directory lock.
 //! 2. Superblock and manifest give the state of all levels and the range of the log that matters.
-//! 3. The log is replayed: every operation that is not in an extent yet goes into its subtable's memtable. Replay is
+//! 3. The log is replayed (or, where there is none, persistent memory read: [`memory`]): every operation that is not in an extent yet goes into its subtable's memtable. Replay is
 //!    parallel and needs no order, since versions carry their sequences.
 //! 4. Space: what neither the manifest nor a replayed record refers to is free. Nothing was allocated before. What a prepared
 //!    transaction needs whose end is not known durable stays until it is, at step 6.
@@ -15,16 +15,17 @@
 //! memtables made from them have reached extents by a durable manifest edit.
 
 mod create;
+mod memory;
 pub(crate) mod options;
 mod replay;
 mod stages;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, MemoryBudget, Result, SubtableId};
@@ -35,17 +36,19 @@ use terrane_format::manifest::{Edit, LogPosition};
 use terrane_format::options::SubtableOptionsRecord;
 use terrane_media::{Media, Signal};
 
-pub(crate) use create::destroy;
+pub(crate) use create::{MEMORY, destroy};
 
+use crate::chains::Chains;
 use crate::db::engine::{Engine, Tables};
 use crate::db::homes::Estates;
+use crate::db::journal::Journal;
 use crate::db::table::Table;
 use crate::levels::{
     DbState, Extent, Ids, ManifestStore, Poison, Reclaimer, Space, SpaceOptions, Survey, Version,
 };
 use crate::log::{Log, LogOptions};
 use crate::memtable::Memtable;
-use crate::options::{CompactionMode, Options};
+use crate::options::{CompactionMode, IndexKind, Options};
 use crate::read::rows::RowCache;
 use crate::txn::shared::Transactions;
 
@@ -71,7 +74,14 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     if let Some(simd) = options.tuning.simd {
         simd.use_at_most();
     }
+    let in_memory = memory::open(&*media, dir, &manifest, &state, &options)?;
+    let mut options = options;
+    if let Some(space) = &in_memory {
+        options.memtable_bytes = Chains::budget(space);
+        options.batch_in_memory = Some(Chains::max_batch(space));
+    }
     let memory = MemoryBudget::new(options.memtable_bytes);
+    let lost_space: Arc<ArcSwapOption<Error>> = Arc::default();
     let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
 
     let mut space_options = SpaceOptions::new(uuid);
@@ -83,10 +93,23 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     log_options.segment_bytes = options.tuning.segment_bytes;
     log_options.tail_bytes = options.tuning.tail_bytes;
     log_options.drain_bytes = options.tuning.drain_bytes;
-    let memtables = memtables(&state, &memory, &clock, &*media)?;
-    let replayed = replay::replay(&media, &log_options, &state, &memtables)?;
-    let mut values: Vec<_> = memtables.values().flat_map(|m| m.values()).collect();
-    for prepared in &replayed.in_doubt {
+    let kinds = index_kinds(&state)?;
+    let (mut replayed, mut in_memory, memtables) = match in_memory {
+        None => {
+            let memtables = memtables(&kinds, &memory, &clock, &*media);
+            let replayed = replay::replay(&media, &log_options, &state, &memtables)?;
+            (Some(replayed), None, memtables.into_iter().map(|(id, m)| (id, vec![m])).collect())
+        }
+        Some(space) => {
+            let means =
+                memory::Means { media: &media, budget: &memory, clock: &clock, lost_space: &lost_space };
+            let mut found = memory::read_back(space, &state, &kinds, &means)?;
+            let memtables = std::mem::take(&mut found.memtables);
+            (None, Some(found), memtables)
+        }
+    };
+    let mut values: Vec<_> = memtables.values().flatten().flat_map(|m| m.values()).collect();
+    for prepared in replayed.iter().flat_map(|r| &r.in_doubt) {
         values.extend(prepared.values.iter().cloned());
     }
     for value in values {
@@ -94,14 +117,15 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         ids.saw_value(value.id);
     }
     // Behind all others: what others have taken the place of was given up, and that is durable.
-    let mut doubtful = replayed.doubtful;
+    let mut doubtful = replayed.as_mut().map(|r| std::mem::take(&mut r.doubtful)).unwrap_or_default();
     doubtful.retain(|value| survey.claim_if_free(value));
     doubtful.iter().for_each(|value| ids.saw_value(value.id));
     let space = Arc::new(survey.finish()?);
     // Records that only the tail has are about to become durable: the large values that they refer to go first, written again
     // since the flush that should have come before may have failed.
-    if !replayed.unproved.is_empty() {
-        replayed.unproved.iter().try_for_each(|v| space.rewrite_value(v))?;
+    let unproved = replayed.as_mut().map(|r| std::mem::take(&mut r.unproved)).unwrap_or_default();
+    if !unproved.is_empty() {
+        unproved.iter().try_for_each(|v| space.rewrite_value(v))?;
         space.sync_all()?;
     }
 
@@ -114,16 +138,28 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         let (space, dirty) = (space.clone(), values_dirty.clone());
         Arc::new(move || flush_values(&space, &dirty))
     };
-    let log = Log::start(media.clone(), log_options, generation, replayed.log)?;
+    let mut in_doubt = Vec::new();
+    let (journal, end) = match (replayed, &in_memory) {
+        (Some(replayed), _) => {
+            in_doubt = replayed.in_doubt;
+            let log = Log::start(media.clone(), log_options, generation, replayed.log)?;
+            let end = log.advanced_lsn();
+            (Journal::Log(log), end)
+        }
+        (None, Some(found)) => (Journal::Chains(found.chains.clone()), found.end),
+        (None, None) => return Err(Error::corruption("the database has neither a log nor a memory")),
+    };
     // All of the log is durable: whoever is in doubt now is so for good, and the others need nothing any more.
     doubtful.iter().try_for_each(|value| space.free_value(value))?;
-    let end = log.advanced_lsn();
     manifest.append(&[Edit::Log(LogPosition {
         generation,
-        durable_lsn: log.durable_lsn(),
+        durable_lsn: journal.durable_lsn(),
         clean: false,
         ..state.log
     })])?;
+    if let Some(found) = &mut in_memory {
+        found.give_back();
+    }
 
     let wake: Arc<OnceLock<std::sync::Weak<Engine>>> = Arc::default();
     let reclaimer = {
@@ -134,9 +170,9 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
             }
         })
     };
-    let mut tables = Tables::default();
+    let (mut tables, max_batch) = (Tables::default(), options.max_batch_bytes());
     for (id, s) in &state.subtables {
-        let Some(memtable) = memtables.get(id) else { continue };
+        let Some(own) = memtables.get(id) else { continue };
         let name: Arc<str> = s.name.as_str().into();
         let named = |e: Error| e.with_subtable(&*name);
         let options = options::from_record(&SubtableOptionsRecord::decode(&s.options).map_err(named)?);
@@ -144,16 +180,12 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
             Ok(Extent::new(meta.clone(), space.file(meta.file)?, name.clone(), reclaimer.clone()))
         })
         .map_err(named)?;
-        let (memtable, version) = (memtable.clone(), Arc::new(version));
-        tables.insert(Arc::new(Table::new(
-            *id,
-            &name,
-            database,
-            options,
-            memtable,
-            version,
-            s.persisted_lsn,
-        )));
+        let Some((newest, older)) = own.split_first() else { continue };
+        let (memtable, version) = (newest.clone(), Arc::new(version));
+        let table = Table::new(*id, &name, database, options, memtable, version, s.persisted_lsn);
+        table.cut_values(max_batch);
+        table.put_behind(older);
+        tables.insert(Arc::new(table));
     }
     let mut devices = options.compaction_devices.clone();
     let mode = match options.compaction_mode {
@@ -168,13 +200,20 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let scheduler_options =
         SchedulerOptions { mode, cpu_units: options.compaction_jobs(), ..SchedulerOptions::default() };
     let scheduler = Scheduler::new(media.clone(), scheduler_options, devices);
-    let ring = Ring::new(RING_SLOTS, end / 8)?;
+    let ring = match journal {
+        Journal::Log(_) => Ring::new(RING_SLOTS, end / 8)?,
+        Journal::Chains(_) => Ring::with_turns(RING_SLOTS, end / 8)?,
+    };
+    let progress = Arc::new(Signal::new());
+    if let Journal::Chains(chains) = &journal {
+        chains.space().tell(progress.clone());
+    }
     let engine = Arc::new_cyclic(|me: &std::sync::Weak<Engine>| Engine {
         database,
         dir: dir.to_owned(),
         manifest,
         space,
-        log,
+        journal,
         log_generation: generation,
         cache,
         clock,
@@ -202,7 +241,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         memory,
         pacer: Default::default(),
         scheduler,
-        progress: Signal::new(),
+        progress,
         jobs: AtomicU64::new(0),
         compactions: AtomicU64::new(0),
         compaction_calls: AtomicU64::new(0),
@@ -210,7 +249,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         looking: AtomicBool::new(false),
         awaiting_rest: AtomicBool::new(false),
         next_task: AtomicU64::new(1),
-        lost_space: Default::default(),
+        lost_space,
         ending: AtomicBool::new(false),
         closed: Mutex::new(None),
         releasing: AtomicBool::new(false),
@@ -229,27 +268,34 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         _lock: lock,
     });
     let _ = wake.set(Arc::downgrade(&engine));
-    engine.adopt(replayed.in_doubt, &state.stages)?;
+    engine.adopt(in_doubt, &state.stages)?;
     engine.update_pressure();
+    engine.schedule_flushes();
     engine.schedule_compactions();
     Ok(engine)
 }
 
 /// One memtable for each subtable alive.
 fn memtables(
-    state: &DbState,
+    kinds: &BTreeMap<SubtableId, IndexKind>,
     memory: &MemoryBudget,
     clock: &Arc<Clock>,
     media: &dyn Media,
-) -> Result<HashMap<SubtableId, Arc<Memtable>>> {
-    let mut all = HashMap::new();
-    for (id, s) in &state.subtables {
+) -> HashMap<SubtableId, Arc<Memtable>> {
+    let made = kinds.iter().map(|(id, kind)| {
+        let memtable = Memtable::new(*kind, 0, memory.clone(), clock.clone()).salted(media.entropy());
+        (*id, Arc::new(memtable))
+    });
+    made.collect()
+}
+
+/// Which index the memtables of each subtable alive have.
+fn index_kinds(state: &DbState) -> Result<BTreeMap<SubtableId, IndexKind>> {
+    let kinds = state.subtables.iter().map(|(id, s)| {
         let record = SubtableOptionsRecord::decode(&s.options).map_err(|e| e.with_subtable(&*s.name))?;
-        let o = options::from_record(&record);
-        let memtable = Memtable::new(o.index, 0, memory.clone(), clock.clone()).salted(media.entropy());
-        all.insert(*id, Arc::new(memtable));
-    }
-    Ok(all)
+        Ok((*id, options::from_record(&record).index))
+    });
+    kinds.collect()
 }
 
 /// Flushes large values written since the last call.
@@ -282,7 +328,8 @@ impl Engine {
     fn close_once(self: &Arc<Self>) -> Result<()> {
         // A long log would make the next opening slow. It is no less safe: whatever this comes to, the rest is done.
         let mut flushed = Ok(());
-        if self.memory.used() as u64 > FLUSH_AT_CLOSE && !self.log.is_poisoned() {
+        let is_long = self.journal.log().is_some() && self.memory.used() as u64 > FLUSH_AT_CLOSE;
+        if is_long && !self.journal.is_poisoned() {
             for table in self.tables.load().all() {
                 if !table.is_dropped() {
                     flushed = flushed.and(self.flush_table(table));
@@ -295,13 +342,16 @@ impl Engine {
         self.wait_idle()?;
         self.reclaim();
         self.scheduler.close();
-        self.log.close()?;
+        self.journal.close()?;
         self.manifest.append(&[Edit::Log(LogPosition {
             generation: self.log_generation,
             first_lsn: self.oldest_needed(self.settled(), |_| None),
-            durable_lsn: self.log.durable_lsn(),
+            durable_lsn: self.journal.durable_lsn(),
             clean: true,
         })])?;
+        if let Some(chains) = self.journal.chains() {
+            chains.finish()?;
+        }
         flushed
     }
 }

@@ -376,7 +376,8 @@ impl History {
         power: bool,
     ) -> Result<BTreeMap<Vec<u8>, Vec<Change>>, String> {
         let hashes: Vec<Option<u64>> = got.iter().map(|t| t.as_ref().map(hash)).collect();
-        let first = if power { reached.synced } else { reached.done };
+        // In persistent memory what has returned is durable.
+        let first = if power && !in_memory() { reached.synced } else { reached.done };
         for schema in (reached.done..=reached.begun).rev() {
             let matches = |commits: &usize| {
                 self.states[*commits].doubt.keys().eq(xids)

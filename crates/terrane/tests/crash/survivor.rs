@@ -121,7 +121,9 @@ impl Survivor<'_> {
                 image.crash(CrashKind::Process, self.seed)
             }
             n => {
-                db.sync().map_err(told("syncing"))?;
+                if !in_memory() {
+                    db.sync().map_err(told("syncing"))?;
+                }
                 let image = media.image();
                 abandon(&media, db);
                 let kind = if n == 2 { CrashKind::PowerLost } else { CrashKind::PowerTorn };
@@ -151,7 +153,7 @@ impl Survivor<'_> {
         for n in 0..times {
             let pictures = self.recovery(&media, 1, rng.next()).map_err(|e| format!("{so_far}{e}"))?;
             let Some((call, image)) = pictures.first() else { break };
-            let kind = CrashKind::ALL[rng.below(5) as usize];
+            let kind = crash_kind(&mut rng);
             so_far += &format!("crashed again at call {call} of recovery {n}, {kind:?}: ");
             power |= is_power(kind);
             media = image.crash(kind, rng.next());
@@ -166,7 +168,7 @@ impl Survivor<'_> {
         let mut rng = Rng(self.seed ^ 0x6167_6169);
         let mut crashes = 0;
         for (n, image) in &images {
-            let kind = CrashKind::ALL[rng.below(5) as usize];
+            let kind = crash_kind(&mut rng);
             let seed = rng.next();
             let told =
                 |e| format!("crashed again at call {n} of the recovery, {kind:?}, crash seed {seed}: {e}");
@@ -177,7 +179,7 @@ impl Survivor<'_> {
                 0 => {
                     let third = self.recovery(&media, 1, rng.next()).map_err(told)?;
                     let Some((_, image)) = third.first() else { continue };
-                    let kind = CrashKind::ALL[rng.below(5) as usize];
+                    let kind = crash_kind(&mut rng);
                     power |= is_power(kind);
                     crashes += 1;
                     let media = image.crash(kind, rng.next());

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane::media::Media;
-use terrane::media::sim::SimMedia;
+use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::{
-    Db, Durability, Ingest, Isolation, Lane, Options, ReadOptions, Subtable, SubtableOptions, Taken,
-    Transaction, TransactionOptions, Tuning, WriteBatch,
+    Db, Durability, Ingest, Isolation, Lane, Medium, Options, PmemOptions, ReadOptions, Subtable,
+    SubtableOptions, Taken, Transaction, TransactionOptions, Tuning, WriteBatch,
 };
 
 /// Subtables of a history.
@@ -112,7 +112,35 @@ pub const TUNING: Tuning = Tuning {
 
 /// Options with them; two compactions at a time, so that one that waits for its tasks runs the other meanwhile.
 pub fn tiny() -> Options {
-    Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(2).tuning(TUNING)
+    let options = Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(2);
+    let options = options.tuning(TUNING);
+    match in_memory() {
+        true => options.medium(Medium::Pmem(tiny_memory())),
+        false => options,
+    }
+}
+
+/// Whether databases have persistent memory in place of a log: the same tests are for both.
+pub fn in_memory() -> bool {
+    std::env::var("TERRANE_TEST_MEDIUM").is_ok_and(|medium| medium == "pmem")
+}
+
+/// [`tiny`], with a log in any case: for what is about logs.
+pub fn tiny_logged() -> Options {
+    tiny().medium(Medium::Log)
+}
+
+/// A kind of crash.
+pub fn crash_kind(rng: &mut Rng) -> CrashKind {
+    match rng.below(if in_memory() { 6 } else { 5 }) {
+        5 => CrashKind::PowerWords,
+        n => CrashKind::ALL[n as usize],
+    }
+}
+
+/// Some forty zones, with room for batches as large as in a log of [`TUNING`].
+pub fn tiny_memory() -> PmemOptions {
+    PmemOptions::new(1480 << 10).zone_bytes(32 << 10)
 }
 
 pub fn tiny_table() -> SubtableOptions {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use terrane_base::{Error, ErrorKind, ExtentId, Lsn, Result, SubtableId};
 use terrane_format::extent::ExtentMeta;
 use terrane_format::limits::{MAX_NAME, MAX_SUBTABLES};
-use terrane_format::manifest::{Edit, LogPosition, NextIds, PartSize};
+use terrane_format::manifest::{Edit, LogPosition, MemoryPlace, NextIds, PartSize};
 use terrane_format::value_ref::ValueRef;
 
 pub(crate) use ids::Ids;
@@ -86,6 +86,8 @@ pub(crate) struct DbState {
     pub(crate) subtables: BTreeMap<SubtableId, SubtableState>,
     /// The log's position.
     pub(crate) log: LogPosition,
+    /// Where commits go, if not to a log.
+    pub(crate) memory: Option<MemoryPlace>,
     /// Ids below these are used up.
     pub(crate) next: NextIds,
     /// Prepared transactions in extents, by xid.
@@ -108,6 +110,7 @@ enum Undo {
     UnstageExtent(Vec<u8>),
     UnstageValue(Vec<u8>),
     Stage(Vec<u8>, Box<StageState>),
+    Memory(Option<MemoryPlace>),
 }
 
 impl DbState {
@@ -231,6 +234,7 @@ impl DbState {
                 log.clean = to.clean;
                 return Ok(None);
             }
+            Edit::Memory(place) => Undo::Memory(self.memory.replace(place.clone())),
             Edit::NextIds(to) => {
                 let next = &mut self.next;
                 next.extent = next.extent.max(to.extent);
@@ -368,6 +372,7 @@ impl DbState {
             Undo::UnstageExtent(xid) => drop(self.stages.get_mut(&xid).and_then(|s| s.extents.pop())),
             Undo::UnstageValue(xid) => drop(self.stages.get_mut(&xid).and_then(|s| s.values.pop())),
             Undo::Stage(xid, stage) => drop(self.stages.insert(xid, *stage)),
+            Undo::Memory(old) => self.memory = old,
         }
     }
 
@@ -385,7 +390,8 @@ impl DbState {
     pub(crate) fn to_edits(&self) -> impl Iterator<Item = Edit> {
         let ends = [Edit::Log(self.log), Edit::NextIds(self.next)];
         let stages = self.stages.iter().flat_map(|(xid, s)| s.to_edits(xid));
-        self.subtables.iter().flat_map(|(id, s)| s.to_edits(*id)).chain(stages).chain(ends)
+        let memory = self.memory.clone().map(Edit::Memory);
+        self.subtables.iter().flat_map(|(id, s)| s.to_edits(*id)).chain(stages).chain(memory).chain(ends)
     }
 
     /// Every extent that a part refers to, once, with its subtable.

@@ -1,0 +1,271 @@
+//! A commit that goes to persistent memory: a group's records, as one item for each memtable that they are for.
+//!
+//! A group is one commit there, whole or not at all. In its turn ([`terrane_commit::Ring::reserve_in_turn`]) it takes a place in each chain, for which
+//! it needs the lengths alone; what it writes there carries sequences, which it has since. Everything that can fail for a reason other than
+//! the memory's own has been ruled out before: the lengths, and zones that were set aside.
+
+use std::cell::{OnceCell, RefCell};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use terrane_base::{Error, Lsn, Result, SubtableId};
+use terrane_chainlog::{Item, Place, Stored, Written};
+use terrane_commit::Filled;
+use terrane_format::Kind;
+use terrane_format::batch::Ops;
+use terrane_format::chain::{ChainRecord, record_len};
+
+use crate::batch::Tables;
+use crate::chains::Chains;
+use crate::db::commit::{GroupEntry, Locks, Request};
+use crate::db::engine::Engine;
+use crate::db::table::Table;
+use crate::memtable::Memtable;
+use crate::tombstone::During;
+
+/// Items that a thread keeps, for their memory.
+const KEPT_ITEMS: usize = 4;
+/// Their memory is given back beyond this.
+const KEPT_BYTES: usize = 1 << 20;
+
+thread_local! {
+    static ITEMS: RefCell<Vec<Item>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes of a request's records in each of its subtables, in their order.
+pub(crate) type Lengths = SmallVec<[u32; 2]>;
+
+/// How much each of `tables` takes of a batch's operations.
+///
+/// # Errors
+/// For a batch that names a subtable that it did not enter, and one whose records take more than 4 GiB.
+pub(crate) fn lengths(ops: &[u8], tables: &Tables) -> Result<Lengths> {
+    let mut lengths: Lengths = tables.iter().map(|_| 0).collect();
+    for op in Ops::new(ops) {
+        let op = op?;
+        let at = position(tables, op.subtable)?;
+        let len = u32::try_from(record_len(op.key.len(), op.value.len())).unwrap_or(u32::MAX);
+        lengths[at] = lengths[at]
+            .checked_add(len)
+            .ok_or_else(|| Error::limit("bytes of a batch's records", u64::MAX, u32::MAX.into()))?;
+    }
+    Ok(lengths)
+}
+
+fn position(tables: &Tables, id: SubtableId) -> Result<usize> {
+    let at = tables.iter().position(|t| t.id == id);
+    at.ok_or_else(|| Error::corruption("a batch names a subtable that it did not enter"))
+}
+
+/// The items of a group, each with its memtable.
+pub(crate) type Items = SmallVec<[(Arc<Memtable>, Written); 1]>;
+
+/// What a group has for one subtable.
+struct Share {
+    table: Arc<Table>,
+    /// By request: which one, and the bytes of its records.
+    parts: SmallVec<[(usize, u32); 1]>,
+    /// That of the group's epoch, once it has its place.
+    memtable: OnceCell<Arc<Memtable>>,
+}
+
+/// The places that a group has got.
+struct Turn<'s> {
+    /// Whether requests without locks came too late: see `txn::plain`.
+    guarded: bool,
+    /// Each for the share of that number.
+    places: SmallVec<[(usize, Place<'s>); 1]>,
+    failed: Option<Error>,
+}
+
+fn shares(requests: &[Request]) -> SmallVec<[Share; 1]> {
+    let mut shares: SmallVec<[Share; 1]> = SmallVec::new();
+    for (number, request) in requests.iter().enumerate() {
+        for (table, len) in request.tables.iter().zip(&request.lengths) {
+            let part = (number, *len);
+            match shares.iter_mut().find(|s| Arc::ptr_eq(&s.table, table)) {
+                Some(share) => share.parts.push(part),
+                None => {
+                    let parts = SmallVec::from_iter([part]);
+                    shares.push(Share { table: table.clone(), parts, memtable: OnceCell::new() });
+                }
+            }
+        }
+    }
+    shares
+}
+
+impl Engine {
+    /// Gives requests their place in the order, writes them to persistent memory, and fills the place.
+    pub(crate) fn place_in_memory(self: &Arc<Self>, mut requests: SmallVec<[Request; 1]>) {
+        let units: u64 = requests.iter().map(Request::units).sum();
+        let shares = shares(&requests);
+        let reserved = self
+            .ring
+            .reserve_in_turn(units, &**self, |_, epoch| self.take_turn(epoch, &mut requests, &shares));
+        let (place, turn) = match reserved {
+            Ok(r) => r,
+            Err(e) => {
+                requests.into_iter().for_each(|r| self.refuse(r, e.clone()));
+                return;
+            }
+        };
+        let (from, guarded) = (place.pos() * 8, turn.guarded);
+        let mut entry = GroupEntry::default();
+        match self.write_items(from, units, turn, &requests, &shares) {
+            Ok(written) => entry.written = written,
+            Err(e) => entry.failed = Some(e),
+        }
+        let mut full: SmallVec<[Arc<Table>; 1]> = SmallVec::new();
+        for share in &shares {
+            if let Some(memtable) = share.memtable.get()
+                && self.is_full(&share.table, memtable, requests.iter().map(Request::count).sum())
+            {
+                full.push(share.table.clone());
+            }
+        }
+        let (mut lsn, mut late) = (from, Vec::new());
+        for r in requests {
+            lsn += r.units() * 8;
+            match guarded && r.is_unlocked() {
+                true => late.push(r),
+                false => entry.take(r, lsn - 1),
+            }
+        }
+        place.fill(entry);
+        if !late.is_empty() {
+            self.commit_guarded(late);
+        }
+        for table in full {
+            self.freeze_active(&table);
+        }
+    }
+
+    /// In the group's turn: a place in each memtable that it has records for.
+    fn take_turn<'s>(&self, epoch: u64, requests: &mut [Request], shares: &'s [Share]) -> Turn<'s> {
+        // After the reservation: see `txn::plain`.
+        let guarded = self.transactions.guarded();
+        let mut turn = Turn { guarded, places: SmallVec::new(), failed: None };
+        for (number, share) in shares.iter().enumerate() {
+            let (mut len, mut payer) = (0, None);
+            for (request, part) in &share.parts {
+                if *part > 0 && !(guarded && requests[*request].is_unlocked()) {
+                    len += *part as usize;
+                    payer.get_or_insert(*request);
+                }
+            }
+            let Some(payer) = payer else { continue };
+            let memtable = share.memtable.get_or_init(|| share.table.state().memtable_for(epoch).clone());
+            // Where a subtable was dropped meanwhile there is none.
+            let Some(records) = memtable.chain() else { continue };
+            let assigned = match &mut requests[payer].zones {
+                Some(zones) => records.index().chain().assign(len, zones),
+                None => Err(Error::invalid("a commit without zones that were set aside for it")),
+            };
+            match assigned {
+                Ok(place) => turn.places.push((number, place)),
+                Err(e) => {
+                    turn.failed = Some(e);
+                    return turn;
+                }
+            }
+        }
+        turn
+    }
+
+    /// Writes all records of a group, and tells the indexes where they are. What was not written breaks its chain, and fails the group.
+    fn write_items(
+        &self,
+        from: Lsn,
+        units: u64,
+        turn: Turn<'_>,
+        requests: &[Request],
+        shares: &[Share],
+    ) -> Result<Items> {
+        if let Some(e) = turn.failed {
+            return Err(e);
+        }
+        let needed = || self.needed();
+        let mut items: SmallVec<[Item; 1]> = turn.places.iter().map(|_| take_item()).collect();
+        let mut hashes: SmallVec<[(usize, u64); 8]> = SmallVec::new();
+        let mut lsn = from;
+        for r in requests {
+            let (at, is_late) = (lsn, turn.guarded && r.is_unlocked());
+            lsn += r.units() * 8;
+            if is_late {
+                continue;
+            }
+            for (seq, op) in (at + 1..).zip(Ops::new(r.ops())) {
+                let op = op?;
+                let place = turn.places.iter().position(|(share, _)| shares[*share].table.id == op.subtable);
+                let Some(place) = place else { continue };
+                let Some(memtable) = shares[turn.places[place].0].memtable.get() else { continue };
+                let record = ChainRecord { key: op.key, seq, kind: op.kind, value: op.value };
+                items[place].push(&record, op.kind != Kind::RangeDelete)?;
+                if let Some(hash) = memtable.announce(from, &record, During::Reads(&needed))? {
+                    hashes.push((place, hash));
+                }
+            }
+        }
+        let (count, length) = (items.len() as u32, (units * 8) as u32);
+        let mut stored: SmallVec<[Stored<'_>; 1]> = SmallVec::new();
+        let mut memtables: SmallVec<[&Arc<Memtable>; 1]> = SmallVec::new();
+        for ((share, place), item) in turn.places.into_iter().zip(items) {
+            stored.push(place.write(from, count, length, item)?);
+            memtables.extend(shares[share].memtable.get());
+        }
+        Stored::fence_all(&mut stored);
+        let mut written = Items::new();
+        for (stored, memtable) in stored.into_iter().zip(&memtables) {
+            written.push(((*memtable).clone(), stored.written()));
+            if let Some(records) = memtable.chain() {
+                give_item(records.index().insert(stored)?);
+                records.charge();
+            }
+        }
+        for (place, hash) in hashes {
+            memtables[place].indexed(hash);
+        }
+        Ok(written)
+    }
+}
+
+impl Chains {
+    /// For the orderer: commits groups, up to `end`, in their order.
+    ///
+    /// # Errors
+    /// What the memory fails with. What was committed before stays.
+    pub(crate) fn advance(&self, groups: &[Filled<GroupEntry>], end: Lsn) -> Result<()> {
+        for entry in groups.iter().filter_map(|f| f.entry.as_ref()) {
+            for (memtable, written) in &entry.written {
+                if let Some(records) = memtable.chain() {
+                    records.index().chain().advance(*written)?;
+                }
+            }
+            if !entry.written.is_empty() {
+                self.space.fence();
+            }
+        }
+        self.durable.store(end, std::sync::atomic::Ordering::Release);
+        Ok(())
+    }
+}
+
+fn take_item() -> Item {
+    ITEMS.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+fn give_item(item: Item) {
+    ITEMS.with_borrow_mut(|kept| {
+        if kept.len() < KEPT_ITEMS && item.capacity() <= KEPT_BYTES {
+            kept.push(item);
+        }
+    });
+}
+
+impl Request {
+    /// Whether it holds no locks, and did not look whether it has to.
+    pub(crate) fn is_unlocked(&self) -> bool {
+        matches!(self.locks, Locks::None)
+    }
+}

@@ -1,0 +1,179 @@
+//! Commits in persistent memory: what takes the log's place where a database has one.
+//!
+//! Each memtable has a chain there ([`terrane_chainlog`]), and a commit is one item in the chain of each memtable that it writes to. So
+//! nothing is written twice, and what a memtable has is found where it lies after a crash. Everything behind the memtables is as it is with
+//! a log: they freeze at a boundary of the order, and are written out to extents.
+//!
+//! # What it upholds (rules of the design, by number)
+//! * 2, *free after manifest*, and 7, *settled*. A chain is released by the last reader of its memtable, once a durable edit of the
+//!   manifest says that its records are in extents or its subtable is gone, and that all commits are settled up to its last one at least
+//!   ([`Chains::release`]). The manifest's durable LSN is what recovery takes for settled.
+//! * 5, *reservation*. Places in the zones are assigned in the turns of the ring ([`commit`]).
+//! * 6, *gidx belongs to a memtable*. A memtable freezes with its chain, and the next one has its own.
+//! * 16, *poison*. What fails behind a reservation ends all writing.
+//! * 17, *checksums*. Records carry their own; they are looked at when the chain is read back and when it is written out.
+//! * 18, *bounded*. Zones count against the budget of the memtables, so what holds writers up before memory is full does so before zones are;
+//!   and no commit begins for which none is left.
+//!
+//! # Concurrency
+//! Leaders write in parallel; one orderer at a time has the words advance. What else there is are an atomic and, for releasing and
+//! closing, a mutex.
+//!
+//! # After a crash
+//! See [`terrane_chainlog::recover()`] and [`crate::recovery`].
+
+pub(crate) mod commit;
+pub(crate) mod records;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
+use terrane_chainlog::{Admission, Chain, Space};
+use terrane_format::chain::ChainMemtable;
+use terrane_media::Media;
+
+/// Of how many parts of all zones' bytes one is left out of the memtables' budget: commits on their way may need zones beyond it.
+const SPARE: usize = 8;
+
+/// The persistent memory of an open database.
+#[derive(Debug)]
+pub(crate) struct Chains {
+    media: Arc<dyn Media>,
+    space: Arc<Space>,
+    /// All commits before it are durable.
+    durable: AtomicU64,
+    /// Of the next memtable, over all subtables.
+    next_generation: AtomicU64,
+    closed: AtomicBool,
+    poisoned: AtomicBool,
+    cause: Mutex<Option<Error>>,
+    /// Whether chains may still be released: not after the memory was closed.
+    releasing: Mutex<bool>,
+    /// Where it is told that one could not be released.
+    lost_space: Arc<ArcSwapOption<Error>>,
+}
+
+impl Chains {
+    /// Of a memory whose commits end at `durable`; memtables made from here on have generations from `generation` on.
+    pub(crate) fn new(
+        media: Arc<dyn Media>,
+        space: Arc<Space>,
+        durable: Lsn,
+        generation: u64,
+        lost_space: Arc<ArcSwapOption<Error>>,
+    ) -> Self {
+        Chains {
+            media,
+            space,
+            durable: AtomicU64::new(durable),
+            next_generation: AtomicU64::new(generation),
+            closed: AtomicBool::new(false),
+            poisoned: AtomicBool::new(false),
+            cause: Mutex::new(None),
+            releasing: Mutex::new(true),
+            lost_space,
+        }
+    }
+
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    /// What memtables may take of a memory, their indexes included.
+    pub(crate) fn budget(space: &Space) -> usize {
+        let bytes = space.zone_count() as usize * space.zone_bytes();
+        bytes - bytes / SPARE
+    }
+
+    /// The most bytes that the records of a commit take in one memtable.
+    pub(crate) fn largest_item(&self) -> usize {
+        Chain::most(&self.space)
+    }
+
+    /// The largest batch, in bytes of encoded operations, of a memory: with all that its records take beside them they fit an item, unless
+    /// they are tiny.
+    pub(crate) fn max_batch(space: &Space) -> u64 {
+        Chain::most(space) as u64 / 2
+    }
+
+    /// The chain of a new memtable of a subtable, which has no commits before `from`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfSpace`] if there are too many memtables.
+    pub(crate) fn create(&self, subtable: SubtableId, from: Lsn) -> Result<Chain> {
+        let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
+        Chain::create(
+            &self.space,
+            ChainMemtable { subtable: u64::from(subtable.0), generation, from_lsn: from },
+        )
+    }
+
+    /// Sets zones aside for a commit to so many subtables; `None` if there are too few now.
+    pub(crate) fn try_admit(&self, subtables: usize) -> Option<Admission> {
+        self.space.admit(subtables as u64).ok()
+    }
+
+    /// Gives a memtable's chain back: all that was committed in it is in extents or of no use, and the manifest says so, and that all
+    /// commits before `settled` were.
+    pub(crate) fn release(&self, chain: Chain, settled: Lsn) {
+        let releasing = self.releasing.lock();
+        if *releasing
+            && !self.is_poisoned()
+            && let Err(e) = chain.release(settled)
+        {
+            self.lost_space.store(Some(Arc::new(e.context("giving persistent memory back"))));
+        }
+        // Else the next opening does.
+    }
+
+    /// All commits before it survive a power failure, as far as the memory does.
+    pub(crate) fn durable_lsn(&self) -> Lsn {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn poison(&self, cause: &Error) {
+        self.cause.lock().get_or_insert_with(|| cause.clone());
+        self.poisoned.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
+    }
+
+    /// Fails once something has failed that ends all writing, and once closing has begun.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_closed() {
+            return Err(Error::new(ErrorKind::Closed, "the persistent memory is closed"));
+        }
+        if !self.is_poisoned() {
+            return Ok(());
+        }
+        let cause = self.cause.lock().as_ref().map_or_else(String::new, |c| format!(": {c}"));
+        Err(Error::new(ErrorKind::Poisoned, format!("an earlier write to persistent memory failed{cause}"))
+            .with_hint("close the database, see to the memory, and open it again"))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Refuses further commits. Those that were let in end as they would.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Notes that the memory was closed in order. Nobody commits any more.
+    ///
+    /// # Errors
+    /// What the memory fails with.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let mut releasing = self.releasing.lock();
+        if std::mem::replace(&mut *releasing, false) && !self.is_poisoned() {
+            self.space.close(&*self.media)?;
+        }
+        Ok(())
+    }
+}

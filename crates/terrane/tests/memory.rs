@@ -1,0 +1,251 @@
+//! Databases with persistent memory in place of a log: what is theirs alone. The tests of everything else are run on them too
+//! (`TERRANE_TEST_MEDIUM=pmem`).
+
+#![allow(clippy::disallowed_methods, reason = "a test may start threads")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use support::*;
+use terrane::media::sim::{CrashKind, SimMedia};
+use terrane::media::{Media, OpenMode};
+use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, WriteBatch};
+
+fn with_memory() -> Options {
+    tiny().medium(Medium::Pmem(tiny_memory()))
+}
+
+fn names(media: &SimMedia) -> Vec<String> {
+    media.list(Path::new(DIR)).unwrap().into_iter().map(|e| e.name).collect()
+}
+
+const WRITE: OpenMode = OpenMode { write: true, create_new: false, direct: false };
+
+fn key(n: u64) -> [u8; 8] {
+    n.to_be_bytes()
+}
+
+#[test]
+fn commits_survive_a_power_failure_unsynced_and_there_is_no_log() {
+    let media = SimMedia::new(1);
+    let db = open(&media, &with_memory()).unwrap();
+    let (a, b) =
+        (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
+    for n in 0..100 {
+        let mut batch = WriteBatch::new();
+        batch.put(&a, &key(n), b"one").unwrap();
+        batch.put(&b, &key(n), &vec![n as u8; 4000]).unwrap();
+        batch.delete_range(&a, &key(n / 2), &key(n / 2 + 1)).unwrap();
+        db.write(batch, Durability::Buffered).unwrap();
+    }
+    assert!(names(&media).iter().all(|n| !n.starts_with("log-") && n != "tail"), "{:?}", names(&media));
+    let stats = db.stats();
+    assert_eq!((stats.flushes, stats.log_bytes), (0, 0), "all of it is in memory alone");
+    let image = media.image();
+    drop((a, b, db));
+    media.shutdown();
+    for kind in CrashKind::ALL.into_iter().chain([CrashKind::PowerWords]) {
+        let media = image.crash(kind, 7);
+        // What it has says the database itself.
+        let db = open(&media, &tiny_without_medium()).unwrap();
+        let (a, b) = (db.subtable("a").unwrap(), db.subtable("b").unwrap());
+        for n in 0..100 {
+            let there = (n >= 50).then_some(&b"one"[..]);
+            assert_eq!(a.get(&key(n)).unwrap().as_deref(), there, "{n}, {kind:?}");
+            assert_eq!(b.get(&key(n)).unwrap(), Some(vec![n as u8; 4000]), "{n}, {kind:?}");
+        }
+        db.close().unwrap();
+        media.shutdown();
+    }
+}
+
+fn tiny_without_medium() -> Options {
+    Options::new().cache_bytes(256 << 10).tuning(TUNING)
+}
+
+#[test]
+fn the_medium_is_the_one_that_the_database_was_created_with() {
+    let media = SimMedia::new(2);
+    open(&media, &with_memory()).unwrap().close().unwrap();
+    let refused = open(&media, &tiny_without_medium().medium(Medium::Log)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert!(refused.hint().is_some());
+    open(&media, &with_memory()).unwrap().close().unwrap();
+
+    let media = SimMedia::new(3);
+    open(&media, &tiny_without_medium()).unwrap().close().unwrap();
+    assert_eq!(open(&media, &with_memory()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    open(&media, &tiny_without_medium().medium(Medium::Log)).unwrap().close().unwrap();
+
+    let absurd = |memory: PmemOptions| {
+        let media = SimMedia::new(4);
+        open(&media, &tiny_without_medium().medium(Medium::Pmem(memory))).unwrap_err().kind()
+    };
+    assert_eq!(absurd(PmemOptions::new(1000)), ErrorKind::InvalidArgument);
+    assert_eq!(absurd(PmemOptions::new(8 << 20).mode(PmemMode::PageCache)), ErrorKind::Unsupported);
+    assert_eq!(absurd(PmemOptions::new(8 << 20).zone_bytes(1000)), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_memory_that_is_gone_or_damaged_or_anothers_is_told() {
+    let media = SimMedia::new(5);
+    let db = open(&media, &with_memory()).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    for n in 0..200 {
+        t.put(&key(n), &[n as u8; 100]).unwrap();
+    }
+    drop(t);
+    db.close().unwrap();
+    let file = Path::new(DIR).join("pmem");
+    let image = media.image();
+
+    let gone = image.crash(CrashKind::PowerKept, 0);
+    gone.remove_file(&file).unwrap();
+    let e = open(&gone, &tiny_without_medium()).unwrap_err();
+    assert_eq!((e.kind(), e.file()), (ErrorKind::NotFound, Some(&*file)));
+    assert!(e.hint().is_some_and(|h| h.contains("PmemOptions::path")), "{e}");
+
+    // It may lie elsewhere now, and is remembered there.
+    let moved = image.crash(CrashKind::PowerKept, 0);
+    moved.create_dir_all(Path::new("/pm")).unwrap();
+    moved.rename(&file, Path::new("/pm/of-db")).unwrap();
+    let elsewhere = Medium::Pmem(tiny_memory().path("/pm/of-db"));
+    open(&moved, &tiny_without_medium().medium(elsewhere)).unwrap().close().unwrap();
+    let db = open(&moved, &tiny_without_medium()).unwrap();
+    assert!(db.subtable("t").unwrap().get(&key(7)).unwrap().is_some());
+    db.close().unwrap();
+
+    // A byte of a record, of its checksum, or of an item's header.
+    let mut reported = 0;
+    let content = {
+        let read = image.crash(CrashKind::PowerKept, 0);
+        let opened = read.open(&file, OpenMode::READ).unwrap();
+        let mut bytes = vec![0; opened.len().unwrap() as usize];
+        opened.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let records = content.windows(100).position(|w| w == [150; 100]).unwrap();
+    for at in [records, records + 50, records - 5, records + 101] {
+        let damaged = image.crash(CrashKind::PowerKept, 0);
+        let opened = damaged.open(&file, WRITE).unwrap();
+        opened.write_at(&[content[at] ^ 0x10], at as u64).unwrap();
+        opened.sync().unwrap();
+        let e = open(&damaged, &tiny_without_medium()).unwrap_err();
+        assert_eq!((e.kind(), e.file()), (ErrorKind::Corruption, Some(&*file)), "{at}: {e}");
+        assert!(e.offset().is_some() && e.hint().is_some(), "{at}: {e}");
+        reported += 1;
+    }
+    assert_eq!(reported, 4);
+
+    let other = SimMedia::new(6);
+    open(&other, &with_memory()).unwrap().close().unwrap();
+    let opened = other.open(&file, WRITE).unwrap();
+    opened.write_at(&content, 0).unwrap();
+    opened.sync().unwrap();
+    assert_eq!(open(&other, &tiny_without_medium()).unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn much_more_than_the_memory_holds_goes_through_it() {
+    let media = SimMedia::new(8);
+    let db = open(&media, &with_memory()).unwrap();
+    let tables: Vec<_> = (0..3).map(|t| db.create_subtable(&name(t), tiny_table()).unwrap()).collect();
+    let bytes = 1480 << 10;
+    let each = 1000;
+    let rows = 8 * bytes / each;
+    for n in 0..rows {
+        tables[(n % 3) as usize].put(&key(n * 7919 % rows), &vec![n as u8; each as usize]).unwrap();
+    }
+    let stats = db.stats();
+    assert!(stats.flushes > 8, "{}", stats.flushes);
+    db.wait_idle().unwrap();
+    tables.iter().for_each(|t| t.flush().unwrap());
+    let held = db.stats().memtable_bytes;
+    assert!(held < 300 << 10, "{held} bytes of memory are still taken: three empty memtables take little");
+    for t in &tables {
+        assert!(t.get(&key(1)).is_ok());
+    }
+    assert_eq!(tables.iter().map(|t| contents_of(t).len() as u64).sum::<u64>(), rows, "each key once");
+}
+
+#[test]
+fn a_thousand_subtables_have_room() {
+    // As a GiB with zones of half a MiB, at a sixteenth.
+    let memory = PmemOptions::new(64 << 20).zone_bytes(32 << 10);
+    let media = SimMedia::new(9);
+    let options = tiny_without_medium().medium(Medium::Pmem(memory));
+    let db = open(&media, &options).unwrap();
+    for t in 0..1000 {
+        db.create_subtable(&format!("t{t}"), tiny_table()).unwrap().put(b"k", &[1; 100]).unwrap();
+    }
+    assert_eq!(db.stats().flushes, 0);
+    // Some are in use, and the others stay as they are until room is short.
+    let busy = db.subtable("t7").unwrap();
+    for n in 0..10_000 {
+        busy.put(&key(n), &[2; 2000]).unwrap();
+    }
+    drop(busy);
+    db.close().unwrap();
+    let db = open(&media, &options).unwrap();
+    assert!(
+        (0..1000).all(|t| db.subtable(&format!("t{t}")).unwrap().get(b"k").unwrap() == Some(vec![1; 100]))
+    );
+    assert!((0..10_000).all(|n| db.subtable("t7").unwrap().get(&key(n)).unwrap().is_some()));
+}
+
+/// What each thread has committed is there when it is opened again, and of no commit a part.
+#[test]
+fn threads_that_commit_to_several_subtables_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = PmemOptions::new(6 << 20).zone_bytes(64 << 10).mode(PmemMode::StandIn);
+    let options = tiny_without_medium().medium(Medium::Pmem(memory));
+    let threads = 8;
+    let each = 400;
+    for round in 0..3u64 {
+        let db = Db::open(dir.path(), options.clone()).unwrap();
+        let tables: Vec<_> = (0..4).map(|t| db.subtable_or_create(&name(t), tiny_table()).unwrap()).collect();
+        let dropped = Arc::new(db.subtable_or_create("dropped", tiny_table()).unwrap());
+        std::thread::scope(|s| {
+            for w in 0..threads {
+                let (db, tables, dropped) = (&db, &tables, dropped.clone());
+                s.spawn(move || {
+                    for n in 0..each {
+                        let id = key(round << 32 | w << 16 | n);
+                        let mut batch = WriteBatch::new();
+                        batch.put(&tables[(w % 4) as usize], &id, &[w as u8; 300]).unwrap();
+                        batch.put(&tables[(n % 4) as usize], &[&id[..], b"+"].concat(), b"and this").unwrap();
+                        if n % 16 == 0 && batch.put(&dropped, &id, b"gone").is_err() {
+                            continue;
+                        }
+                        match db.write(batch, Durability::Buffered) {
+                            Err(e) => assert_eq!(e.kind(), ErrorKind::SubtableDropped, "{e}"),
+                            Ok(_) => assert!(tables[(w % 4) as usize].get(&id).unwrap().is_some()),
+                        }
+                    }
+                });
+            }
+            s.spawn(|| db.drop_subtable("dropped").unwrap());
+        });
+        let held: Vec<_> = tables.iter().map(contents_of).collect();
+        drop((tables, dropped));
+        db.close().unwrap();
+        let db = Db::open(dir.path(), tiny_without_medium()).unwrap();
+        let again: Vec<_> = (0..4).map(|t| contents_of(&db.subtable(&name(t)).unwrap())).collect();
+        assert!(held == again, "round {round}");
+        let ids = |rows: &[(Vec<u8>, Vec<u8>)], len| {
+            let mut ids: Vec<Vec<u8>> =
+                rows.iter().filter(|(k, _)| k.len() == len).map(|(k, _)| k[..8].to_vec()).collect();
+            ids.sort();
+            ids
+        };
+        let all = again.concat();
+        assert!(ids(&all, 8) == ids(&all, 9), "round {round}: of some commit there is a part");
+        db.close().unwrap();
+    }
+}
+
+fn contents_of(t: &terrane::Subtable) -> Vec<(Vec<u8>, Vec<u8>)> {
+    t.range(terrane::ReadOptions::new()).unwrap().map(|r| r.unwrap()).collect()
+}
