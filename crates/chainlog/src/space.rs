@@ -102,6 +102,12 @@ impl Space {
         &**self.halloc.pmem()
     }
 
+    /// How many memtables there can be besides those that there are, and how many in all.
+    pub fn memtables_left(&self) -> (u64, u64) {
+        let memtables = self.halloc.pool(PoolKind::Memtables);
+        (memtables.objects().saturating_sub(memtables.taken()), memtables.objects())
+    }
+
     /// Zones that nobody has or may open.
     pub fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
@@ -159,9 +165,6 @@ impl Space {
     }
 
     fn add_free(&self, zones: u64) {
-        if zones == 0 {
-            return;
-        }
         self.free.fetch_add(zones, Ordering::Relaxed);
         if let Some(signal) = self.freed.get() {
             signal.notify_all();

@@ -130,8 +130,8 @@ impl PmemOptions {
                 .min(self.bytes / 64 / 4096 * 4096),
             n => n,
         };
-        // One that holds anything has a zone at least.
-        let memtables = (self.bytes / zone_bytes.max(1)).clamp(64, 1 << 14);
+        // One that holds anything has a zone at least, and each needs another one to freeze.
+        let memtables = (2 * self.bytes / zone_bytes.max(1)).clamp(64, 1 << 15);
         Plan { bytes: self.bytes, subtables: 1, memtables, zone_bytes }
     }
 }

@@ -160,14 +160,89 @@ fn much_more_than_the_memory_holds_goes_through_it() {
     }
     let stats = db.stats();
     assert!(stats.flushes > 8, "{}", stats.flushes);
+    assert!((1..=stats.pmem_bytes).contains(&stats.pmem_used), "{stats:?}");
     db.wait_idle().unwrap();
     tables.iter().for_each(|t| t.flush().unwrap());
     let held = db.stats().memtable_bytes;
+    assert_eq!(db.stats().pmem_used, 0, "all is written out");
     assert!(held < 300 << 10, "{held} bytes of memory are still taken: three empty memtables take little");
     for t in &tables {
         assert!(t.get(&key(1)).is_ok());
     }
     assert_eq!(tables.iter().map(|t| contents_of(t).len() as u64).sum::<u64>(), rows, "each key once");
+}
+
+/// Several memtables of a subtable come back from a crash; some of them are written out, and then it crashes once more.
+#[test]
+fn what_came_back_and_was_written_out_in_part_comes_back_again() {
+    for seed in 0..40 {
+        let media = SimMedia::new(seed);
+        let db = open(&media, &with_memory()).unwrap();
+        let t = db.create_subtable("t", tiny_table()).unwrap();
+        let empty = db.create_subtable("empty", tiny_table()).unwrap();
+        let images = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut rows = 0;
+        // Pictures between freezing and writing out.
+        let sink = images.clone();
+        media.on_op(Some(Arc::new(move |m: &SimMedia, info: &terrane::media::sim::OpInfo<'_>| {
+            if info.path.to_string_lossy().contains("data-") {
+                sink.lock().unwrap().push(m.image());
+            }
+        })));
+        while images.lock().unwrap().len() < 8 {
+            t.put(&key(rows), &[seed as u8; 900]).unwrap();
+            rows += 1;
+        }
+        media.on_op(None);
+        drop((t, empty, db));
+        media.shutdown();
+        let image = std::mem::take(&mut *images.lock().unwrap()).swap_remove((seed % 8) as usize);
+        let media = image.crash(CrashKind::PowerTorn, seed);
+        let seen = |db: &Db| contents_of(&db.subtable("t").unwrap());
+        let db = open(&media, &tiny_without_medium()).unwrap();
+        let first = seen(&db);
+        assert!(first.len() as u64 >= rows - 1, "{} of {rows}", first.len());
+        db.wait_idle().unwrap();
+        assert!(db.stats().flushes > 0, "what was frozen is written out");
+        match seed % 2 {
+            0 => db.close().unwrap(),
+            _ => drop(db),
+        }
+        for kind in [CrashKind::Process, CrashKind::PowerLost] {
+            let media = media.image().crash(kind, seed);
+            let db = open(&media, &tiny_without_medium()).unwrap();
+            assert!(seen(&db) == first, "seed {seed}, {kind:?}: {} of {}", seen(&db).len(), first.len());
+            db.close().unwrap();
+            media.shutdown();
+        }
+    }
+}
+
+/// Memtables that are empty take an object each, and the same ones at every opening.
+#[test]
+fn empty_subtables_open_again_and_too_many_are_refused() {
+    let media = SimMedia::new(10);
+    let db = open(&media, &with_memory()).unwrap();
+    let mut made = 0;
+    let refused = loop {
+        match db.create_subtable(&format!("t{made}"), tiny_table()) {
+            Ok(t) => t.put(b"k", b"v").and_then(|_| t.flush()).unwrap(),
+            Err(e) => break e,
+        }
+        made += 1;
+    };
+    assert_eq!(refused.kind(), ErrorKind::LimitExceeded);
+    assert!(made > 60 && refused.hint().is_some(), "{made}: {refused}");
+    db.close().unwrap();
+    for _ in 0..4 {
+        let db = open(&media, &tiny_without_medium()).unwrap();
+        assert_eq!(db.subtables().len(), made);
+        let t = db.subtable("t5").unwrap();
+        t.put(b"k", b"w").unwrap();
+        t.flush().unwrap();
+        drop(t);
+        db.close().unwrap();
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use terrane_format::chain::{ChainRecord, record_len};
 use crate::batch::Tables;
 use crate::chains::Chains;
 use crate::db::commit::{GroupEntry, Locks, Request};
-use crate::db::engine::Engine;
+use crate::db::engine::{Engine, closing};
 use crate::db::table::Table;
 use crate::memtable::Memtable;
 use crate::tombstone::During;
@@ -155,8 +155,17 @@ impl Engine {
                 }
             }
             let Some(payer) = payer else { continue };
+            // See `Engine::close`: whoever closes has waited for those that reserved before they could see this.
+            if self.journal.is_closed() {
+                turn.failed = Some(closing());
+                return turn;
+            }
+            // Where a subtable was dropped nothing is written any more: who dropped it waits for all that was reserved before it was seen to
+            // be, and gives its chains back.
+            if share.table.is_dropped() {
+                continue;
+            }
             let memtable = share.memtable.get_or_init(|| share.table.state().memtable_for(epoch).clone());
-            // Where a subtable was dropped meanwhile there is none.
             let Some(records) = memtable.chain() else { continue };
             let assigned = match &mut requests[payer].zones {
                 Some(zones) => records.index().chain().assign(len, zones),
@@ -252,11 +261,13 @@ impl Chains {
 }
 
 fn take_item() -> Item {
-    ITEMS.with_borrow_mut(Vec::pop).unwrap_or_default()
+    // A thread that ends has none any more.
+    ITEMS.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().unwrap_or_default()
 }
 
 fn give_item(item: Item) {
-    ITEMS.with_borrow_mut(|kept| {
+    let _ = ITEMS.try_with(|kept| {
+        let mut kept = kept.borrow_mut();
         if kept.len() < KEPT_ITEMS && item.capacity() <= KEPT_BYTES {
             kept.push(item);
         }

@@ -82,6 +82,12 @@ impl Chains {
         &self.space
     }
 
+    /// Bytes of all zones, and of those that are taken or set aside.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
+        let (all, zone) = (self.space.zone_count(), self.space.zone_bytes() as u64);
+        (all * zone, all.saturating_sub(self.space.free()) * zone)
+    }
+
     /// What memtables may take of a memory, their indexes included.
     pub(crate) fn budget(space: &Space) -> usize {
         let bytes = space.zone_count() as usize * space.zone_bytes();
@@ -109,6 +115,21 @@ impl Chains {
             &self.space,
             ChainMemtable { subtable: u64::from(subtable.0), generation, from_lsn: from },
         )
+    }
+
+    /// Whether there can be one subtable more: each memtable needs another one to freeze.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] if not.
+    pub(crate) fn check_one_more(&self) -> Result<()> {
+        let (left, all) = self.space.memtables_left();
+        match left > all / SPARE as u64 {
+            true => Ok(()),
+            false => {
+                Err(Error::limit("memtables in persistent memory", all - left + 1, all - all / SPARE as u64)
+                    .with_hint("drop subtables, or create the database with more persistent memory"))
+            }
+        }
     }
 
     /// Sets zones aside for a commit to so many subtables; `None` if there are too few now.

@@ -135,9 +135,9 @@ impl Engine {
         while cursor.valid() {
             retention.begin_key(cursor.key(memtable.index()));
             for r in cursor.versions(memtable.index()) {
+                memtable.verify(&r)?;
                 let kind = Kind::from_u8(r.kind)?;
                 let Verdict::Keep(seq) = retention.judge(r.seq, kind) else { continue };
-                memtable.verify(&r)?;
                 if !block.fits(r.key.len(), r.value.len(), seq) {
                     writer.add_block(block.finish(), None, Heir::No)?;
                 }

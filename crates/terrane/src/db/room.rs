@@ -83,36 +83,44 @@ impl Engine {
     ) -> Result<terrane_chainlog::Admission> {
         self.counters.full_waits.add(1);
         let began = self.media.now();
-        self.retry_all();
-        for table in self.tables.load().all() {
-            self.freeze_active(table);
-        }
-        self.schedule_flushes();
-        self.schedule_compactions();
-        let (mut zones, mut refused) = (None, None);
-        let waited = self.progress.wait_until(&*self.media, || {
-            zones = chains.try_admit(tables.len());
-            refused = self.check_writable().err().or_else(|| tables.iter().find_map(|t| self.refusal(t)));
-            zones.is_some() || refused.is_some() || (chains.space().set_aside() == 0 && self.frees_nothing())
-        });
-        self.counters.full_wait_nanos.add((self.media.now() - began).as_nanos() as u64);
-        waited?;
-        if let Some(zones) = zones {
-            return Ok(zones);
-        }
-        let stuck = || {
-            let all = self.tables.load();
-            let held =
-                all.all().filter_map(|t| Some((t, t.standstill()?))).max_by_key(|(t, _)| t.memtable_bytes());
-            held.map(|(t, e)| {
-                e.context("persistent memory is held by a subtable that cannot be written out")
-                    .with_subtable(&*t.name)
-            })
+        let outcome = loop {
+            self.retry_all();
+            let mut failed = None;
+            for table in self.tables.load().all() {
+                // Where commits of dozens of epochs are on their way, their end is what is waited for.
+                let e = self.freeze_now(table).err().filter(|e| e.kind() != ErrorKind::LimitExceeded);
+                failed = e.or(failed);
+            }
+            self.schedule_flushes();
+            self.schedule_compactions();
+            let (mut zones, mut refused) = (None, None);
+            let waited = self.progress.wait_until(&*self.media, || {
+                zones = chains.try_admit(tables.len());
+                refused = self.check_writable().err().or_else(|| tables.iter().find_map(|t| self.refusal(t)));
+                zones.is_some()
+                    || refused.is_some()
+                    || (chains.space().set_aside() == 0 && self.frees_nothing())
+            });
+            if let Some(zones) = zones {
+                break Ok(zones);
+            }
+            // Others may have had what was freed, and it is in active memtables now.
+            let more = |t: &Arc<Table>| {
+                t.standstill().is_none()
+                    && t.state().active().chain().is_some_and(|records| records.bytes() > 0)
+            };
+            let ended = waited.err().or(refused).or(failed);
+            if ended.is_some() || !self.tables.load().all().any(more) {
+                break Err(ended.or_else(|| self.holder_of_memory()));
+            }
         };
-        Err(refused.or_else(stuck).unwrap_or_else(|| {
-            Error::new(ErrorKind::OutOfSpace, "persistent memory has no zone left for this batch")
-                .with_hint("end long readers, which keep what they read, or give it more memory")
-        }))
+        self.counters.full_wait_nanos.add((self.media.now() - began).as_nanos() as u64);
+        outcome.map_err(|e| {
+            e.unwrap_or_else(|| {
+                Error::new(ErrorKind::OutOfSpace, "persistent memory has no zone left for this batch")
+                    .with_hint("end long readers, which keep what they read, or give it more memory")
+            })
+        })
     }
 
     /// Whether no background work is under way, and none is left that could free memory. Has what can be written out, and is not yet,
@@ -219,13 +227,17 @@ impl Engine {
             // What is held is held by readers.
             return Ok(());
         }
+        self.holder_of_memory().map_or(Ok(()), Err)
+    }
+
+    /// Why memory cannot be freed, if a subtable that cannot be written out holds some.
+    fn holder_of_memory(&self) -> Option<Error> {
         let all = self.tables.load();
         let held =
             all.all().filter_map(|t| Some((t, t.standstill()?))).max_by_key(|(t, _)| t.memtable_bytes());
-        held.map_or(Ok(()), |(t, e)| {
-            Err(e
-                .context("memtable memory is held by a subtable that cannot be written out")
-                .with_subtable(&*t.name))
+        held.map(|(t, e)| {
+            e.context("memtable memory is held by a subtable that cannot be written out")
+                .with_subtable(&*t.name)
         })
     }
 }

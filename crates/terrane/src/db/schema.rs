@@ -58,6 +58,7 @@ impl Engine {
         let id = self.ids.subtable();
         let lsn = self.sync_settled()?;
         let generation = self.generation.load(Ordering::Acquire);
+        self.journal.chains().map_or(Ok(()), |chains| chains.check_one_more())?;
         let memtable = Arc::new(self.new_memtable(id, options.index, generation)?);
         let created = self.manifest.append(&[Edit::CreateSubtable {
             id,
@@ -65,7 +66,12 @@ impl Engine {
             options: to_record(&options).encode(),
             lsn,
         }]);
-        created.inspect_err(|_| memtable.not_needed(0))?;
+        // In doubt the next opening needs it.
+        created.inspect_err(|e| {
+            if e.kind() != ErrorKind::Poisoned {
+                memtable.not_needed(0);
+            }
+        })?;
         let version = Arc::new(Version::empty(self.reclaimer.clone()));
         let table = Arc::new(Table::new(id, name, self.database, options, memtable, version, lsn));
         table.cut_values(self.options.max_batch_bytes());
@@ -89,6 +95,8 @@ impl Engine {
         // Its part of the log is not needed any more.
         let needed = self.oldest_needed(lsn, |t| Arc::ptr_eq(t, &table).then_some(Skip::All));
         self.manifest.append(&[Edit::DropSubtable { id: table.id, lsn }, self.log_position(needed)])?;
+        // Nobody puts a further memtable in front meanwhile.
+        let freezing = self.freezing.lock();
         let state = table.state_full();
         let generation = self.generation.load(Ordering::Acquire);
         table.drop_with(
@@ -100,16 +108,21 @@ impl Engine {
             )),
             Arc::new(Version::empty(self.reclaimer.clone())),
         );
+        drop(freezing);
         let mut changed = (*tables).clone();
         changed.remove(&table);
         self.tables.store(Arc::new(changed));
         // Commits that are on their way find what they write to in one of the two states. They are made durable before the space of
         // their large values is another's: one that is lost may leave a prepared transaction in doubt again, which needs them.
-        let settled = self.barrier().and_then(|()| self.sync_settled());
-        if let Ok(settled) = settled {
+        let settled = self.barrier().and_then(|()| self.sync_settled()).and_then(|settled| {
             if self.journal.chains().is_some() {
                 // What those commits have in other subtables counts, whatever becomes of what they have here.
                 self.manifest.append(&[self.log_position(self.oldest_needed(settled, |_| None))])?;
+            }
+            Ok(settled)
+        });
+        if let Ok(settled) = settled {
+            if self.journal.chains().is_some() {
                 for state in [&state, &table.state_full()] {
                     state.memtables.iter().for_each(|m| m.not_needed(settled));
                 }

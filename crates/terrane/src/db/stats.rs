@@ -79,6 +79,10 @@ pub struct Stats {
     pub memtable_bytes: u64,
     /// The budget of all memtables.
     pub memtable_budget: u64,
+    /// Bytes of the zones of persistent memory, where commits go there; else 0.
+    pub pmem_bytes: u64,
+    /// Bytes of those that memtables have, or commits on their way may take.
+    pub pmem_used: u64,
     /// Cache memory in use, bytes.
     pub cache_bytes: u64,
     /// The cache's capacity.
@@ -190,6 +194,7 @@ impl Engine {
         subtables.sort_by(|a, b| a.name.cmp(&b.name));
         let cache = self.cache.stats();
         let space = self.space.stats();
+        let (pmem_bytes, pmem_used) = self.journal.chains().map_or((0, 0), |chains| chains.sizes());
         let (snapshots, oldest_snapshot) = self.snapshots.summary();
         let c = &self.counters;
         let (locks, t) = (self.transactions.locks.counts(), &self.transactions);
@@ -201,6 +206,8 @@ impl Engine {
             oldest_snapshot,
             memtable_bytes: self.memory.used() as u64,
             memtable_budget: self.memory.limit() as u64,
+            pmem_bytes,
+            pmem_used,
             cache_bytes: cache.used_bytes() as u64,
             cache_capacity: self.options.cache_bytes as u64,
             row_cache_bytes: self.rows.as_ref().map_or(0, |r| r.bytes()),

@@ -72,6 +72,10 @@ pub(super) fn open(
         (Some(place), None) => place.clone(),
         (Some(_), Some(Medium::Pmem(wanted))) => recorded(wanted),
     };
+    if place.mode == MemoryMode::PageCache {
+        let what = "the database's persistent memory is in the page cache, which this version has no log for";
+        return Err(Error::new(ErrorKind::Unsupported, what).with_file(dir));
+    }
     let path = dir.join(PathBuf::from(OsStr::from_bytes(&place.path)));
     let space = Space::open(media, &path, mode_of(place.mode), uuid, 0).map_err(|e| match e.kind() {
         ErrorKind::NotFound => {
@@ -134,20 +138,26 @@ pub(super) fn read_back(
     let (media, lost_space) = (means.media.clone(), means.lost_space.clone());
     let chains = Arc::new(Chains::new(media, space, end, generation, lost_space));
     let (mut own, mut idle): (HashMap<SubtableId, Vec<Chain>>, _) = (HashMap::new(), Vec::new());
+    let mut unused: HashMap<SubtableId, Chain> = HashMap::new();
     // In the order of their generations.
     for chain in found.chains {
         let id = u32::try_from(chain.of().subtable).map(SubtableId);
         let living = id.ok().and_then(|id| Some((id, state.subtables.get(&id)?)));
         match living {
             Some((id, s)) if chain.end_lsn() > s.persisted_lsn => own.entry(id).or_default().push(chain),
+            Some((id, _)) if chain.is_empty() => idle.extend(unused.insert(id, chain)),
             _ => idle.push(chain),
         }
     }
     let mut memtables = HashMap::new();
     for (id, kind) in kinds {
         let mut all = own.remove(id).unwrap_or_default();
-        if all.is_empty() {
-            all.push(chains.create(*id, end)?);
+        match unused.remove(id) {
+            // As it was.
+            Some(chain) if all.is_empty() => all.push(chain),
+            Some(chain) => idle.push(chain),
+            None if all.is_empty() => all.push(chains.create(*id, end)?),
+            None => {}
         }
         let made = all.into_iter().rev().map(|chain| {
             let (budget, clock) = (means.budget.clone(), means.clock.clone());
@@ -155,8 +165,11 @@ pub(super) fn read_back(
             Arc::new(memtable.salted(means.media.entropy()))
         });
         let made: Vec<_> = made.collect();
-        // All but the newest were frozen, or may as well have been.
-        made.iter().skip(1).for_each(|m| m.freeze(end));
+        // All but the newest were frozen, or may as well have been: each where its commits end, for those behind are in newer ones, and are
+        // not in extents when this one is.
+        for older in made.iter().skip(1) {
+            older.freeze(older.chain().map_or(end, |records| records.index().chain().end_lsn()));
+        }
         memtables.insert(*id, made);
     }
     rebuild(means.media, memtables.values().flatten())?;

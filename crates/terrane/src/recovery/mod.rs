@@ -350,6 +350,8 @@ impl Engine {
             clean: true,
         })])?;
         if let Some(chains) = self.journal.chains() {
+            // What is reserved behind it is refused.
+            self.barrier()?;
             chains.finish()?;
         }
         flushed
