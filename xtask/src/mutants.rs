@@ -217,8 +217,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a commit is published before it is durable",
         file: COMMIT,
-        old: "self.log.advance(end);\n            // A log",
-        new: "self.log.advance(end);\n            self.visible.store(end - 1, Ordering::SeqCst);\n            // A log",
+        old: "log.advance(end);\n                    None",
+        new: "log.advance(end);\n                    self.visible.store(end - 1, Ordering::SeqCst);\n                    None",
         tests: &["published"],
     },
     Mutant {
