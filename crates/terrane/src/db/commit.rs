@@ -30,7 +30,6 @@ use crate::compact::pick::SCATTERED;
 use crate::db::engine::{Engine, closing, log_poisoned};
 use crate::db::journal::Journal;
 use crate::db::table::Table;
-use crate::levels::Version;
 use crate::log::{Admission, Log};
 use crate::memtable::Memtable;
 use crate::options::Durability;
@@ -496,7 +495,7 @@ impl Engine {
     pub(crate) fn is_full(&self, table: &Table, memtable: &Memtable, count: u32) -> bool {
         // One that would have to wait for its place goes on taking records until memory runs short.
         let is_full = memtable.bytes() >= self.options.memtable_freeze_bytes() && table.can_flush_next();
-        is_full || is_crowded(memtable, &table.state().version, count)
+        is_full || is_crowded(memtable, table, count)
     }
 
     /// Makes the log durable up to `lsn`, the large values that it refers to first.
@@ -515,7 +514,7 @@ impl Engine {
 /// Whether a memtable consists mostly of deletions, and of so many that they are to be merged away before it is full: they
 /// slow scans until then. Where there is much data a merge has much to rewrite, and what is deleted lies farther apart.
 /// Looks about once in a thousand deletions, of which the last `count` operations brought some.
-fn is_crowded(memtable: &Memtable, version: &Version, count: u32) -> bool {
+fn is_crowded(memtable: &Memtable, table: &Table, count: u32) -> bool {
     let deletes = memtable.deletes();
     if deletes < FEW_DELETES || deletes % 1024 > count.into() {
         return false;
@@ -523,7 +522,7 @@ fn is_crowded(memtable: &Memtable, version: &Version, count: u32) -> bool {
     if deletes * 2 <= memtable.index().len() as u64 {
         return false;
     }
-    let rows: u64 = version.runs().map(|(_, run)| run.rows()).sum();
+    let rows: u64 = table.state().version.runs().map(|(_, run)| run.rows()).sum();
     deletes >= MANY_DELETES || deletes * SCATTERED > rows
 }
 

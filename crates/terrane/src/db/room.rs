@@ -18,9 +18,7 @@ use crate::chains::Chains;
 use crate::chains::commit::{Lengths, lengths};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
-
-/// Commits that can be on their way at a time.
-pub(crate) const MOST_LEADERS: u32 = 1024;
+use crate::recovery::RING_SLOTS;
 
 impl Engine {
     /// Holds the calling writer to `tables` until memtable memory is within its budget, as long as background work can
@@ -65,7 +63,11 @@ impl Engine {
         }
         for table in tables {
             // Every commit that can be on its way may open a zone.
-            if table.state().active().chain().is_some_and(|c| c.index().chain().slots_left() <= MOST_LEADERS)
+            if table
+                .state()
+                .active()
+                .chain()
+                .is_some_and(|c| c.index().chain().slots_left() <= RING_SLOTS as u32)
             {
                 self.freeze_now(table)?;
             }

@@ -53,7 +53,7 @@ use crate::read::rows::RowCache;
 use crate::txn::shared::Transactions;
 
 /// Slots of the commit ring: more than threads will ever stand in it at once.
-const RING_SLOTS: usize = 1024;
+pub(crate) const RING_SLOTS: usize = 1024;
 /// Memtable bytes that are written out at close rather than replayed at the next opening.
 const FLUSH_AT_CLOSE: u64 = 8 << 20;
 /// Followers' bytes that a leader takes along.
