@@ -13,24 +13,14 @@ pub(crate) fn run() -> Outcome {
         "the program",
         &mut cargo(["run", "--release", "--", "demo", "--records", "20000", "--seconds", "1"]),
     )?;
-    step(
-        "the program in persistent memory",
-        &mut cargo([
-            "run",
-            "--release",
-            "--",
-            "demo",
-            "--medium",
-            "pmem",
-            "--records",
-            "20000",
-            "--seconds",
-            "1",
-        ]),
-    )?;
+    for medium in ["pmem", "page-cache"] {
+        let demo =
+            ["run", "--release", "--", "demo", "--medium", medium, "--records", "20000", "--seconds", "1"];
+        step(&format!("the program with {medium}"), &mut cargo(demo))?;
+    }
     counts.add(test::models(test::Bound::Quick)?);
     counts.add(test::workspace()?);
-    counts.add(test::in_memory()?);
+    counts.add(test::other_media()?);
     println!("{}", counts.line());
     Ok(())
 }

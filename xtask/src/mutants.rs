@@ -217,9 +217,23 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a commit is published before it is durable",
         file: COMMIT,
-        old: "log.advance(end);\n                    None",
-        new: "log.advance(end);\n                    self.visible.store(end - 1, Ordering::SeqCst);\n                    None",
+        old: "log.advance(end);\n        }",
+        new: "log.advance(end);\n            self.visible.store(end - 1, Ordering::SeqCst);\n        }",
         tests: &["published"],
+    },
+    Mutant {
+        name: "a memory in the page cache that has more than its log goes on",
+        file: "crates/terrane/src/recovery/memory.rs",
+        old: "if replayed.log.end < found.end {",
+        new: "if false {",
+        tests: &["page_cache"],
+    },
+    Mutant {
+        name: "a chain is said to have all behind its beginning",
+        file: "crates/terrane/src/recovery/memory.rs",
+        old: "chain.of().from_lsn..chain.end_lsn().max(chain.of().from_lsn)",
+        new: "chain.of().from_lsn..Lsn::MAX",
+        tests: &["page_cache"],
     },
     Mutant {
         name: "a transaction lets go of its locks before it is published",

@@ -60,8 +60,8 @@ pub(crate) fn workspace() -> Result<Counts, Failure> {
     tests("tests", &mut cargo(["test", "--workspace"]))
 }
 
-/// Tests of the engine that are run once more with persistent memory in place of the log.
-const ON_BOTH_MEDIA: [&str; 10] = [
+/// Tests of the engine that are run once more with persistent memory in place of the log, ...
+const IN_MEMORY: [&str; 10] = [
     "model",
     "random_crashes",
     "faults",
@@ -74,14 +74,21 @@ const ON_BOTH_MEDIA: [&str; 10] = [
     "published",
 ];
 
-/// The engine's tests once more, on the other medium.
-pub(crate) fn in_memory() -> Result<Counts, Failure> {
-    let mut c = cargo(["test", "-p", "terrane"]);
-    c.env("TERRANE_TEST_MEDIUM", "pmem");
-    for test in ON_BOTH_MEDIA {
-        c.args(["--test", test]);
+/// ... and with memory in the page cache: those that crash and fail.
+const IN_PAGE_CACHE: [&str; 4] = ["random_crashes", "faults", "bitflips", "two_phase"];
+
+/// The engine's tests once more, on the other media.
+pub(crate) fn other_media() -> Result<Counts, Failure> {
+    let mut counts = Counts::default();
+    for (medium, chosen) in [("pmem", &IN_MEMORY[..]), ("page-cache", &IN_PAGE_CACHE)] {
+        let mut c = cargo(["test", "-p", "terrane"]);
+        c.env("TERRANE_TEST_MEDIUM", medium);
+        for test in chosen {
+            c.args(["--test", test]);
+        }
+        counts.add(tests(&format!("tests with {medium}"), &mut c)?);
     }
-    tests("tests in persistent memory", &mut c)
+    Ok(counts)
 }
 
 /// The models. They are compiled apart: loom replaces atomics and threads in all of a room.

@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     TerraneCores,
     /// terrane, with persistent memory in place of a log: simulated, an ordinary file with the instructions of a device
     TerranePm,
+    /// terrane, with persistent memory in the page cache, and a log that trails behind
+    TerranePageCache,
     #[cfg(feature = "peers")]
     Rocksdb,
     /// rocksdb as its guides advise for reads from memory: data blocks with a hash index, indexes and filters outside the cache,
@@ -81,6 +83,7 @@ impl Kind {
             Kind::TerraneCold => "terrane-cold",
             Kind::TerraneCores => "terrane-cores",
             Kind::TerranePm => "terrane-pm",
+            Kind::TerranePageCache => "terrane-page-cache",
             #[cfg(feature = "peers")]
             Kind::Rocksdb => "rocksdb",
             #[cfg(feature = "peers")]

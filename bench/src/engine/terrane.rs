@@ -54,12 +54,11 @@ fn without(kind: Kind) -> (DirectoryKind, Option<Simd>, Swizzling) {
 impl Terrane {
     pub(crate) fn open(dir: &Path, s: &Settings, entrant: &Entrant) -> Result<Self, Failure> {
         let (directory, simd, swizzling) = without(entrant.kind);
+        // As much for memtables as the others have.
+        let memory = PmemOptions::new(s.memtable_bytes.max(8 << 20) / 7 * 8);
         let medium = match entrant.kind {
-            // As much for memtables as the others have.
-            Kind::TerranePm => {
-                let memory = PmemOptions::new(s.memtable_bytes.max(8 << 20) / 7 * 8);
-                Medium::Pmem(memory.mode(PmemMode::StandIn))
-            }
+            Kind::TerranePm => Medium::Pmem(memory.mode(PmemMode::StandIn)),
+            Kind::TerranePageCache => Medium::Pmem(memory.mode(PmemMode::PageCache)),
             _ => Medium::Log,
         };
         let options = Options::new()

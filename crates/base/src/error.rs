@@ -29,6 +29,9 @@ pub enum ErrorKind {
     Poisoned,
     /// A documented limit was exceeded; the message names the limit and the value.
     LimitExceeded,
+    /// What is there was in use when the machine stopped, and parts of it may be older than others: it is not looked at. Fill it anew from
+    /// what is kept elsewhere.
+    Stale,
     /// An argument or option makes no sense; the message says which and what is allowed.
     InvalidArgument,
     /// The database, or something in it, was written by a newer version.
@@ -64,6 +67,7 @@ impl ErrorKind {
             ErrorKind::Locked => "locked",
             ErrorKind::Poisoned => "poisoned",
             ErrorKind::LimitExceeded => "limit exceeded",
+            ErrorKind::Stale => "stale",
             ErrorKind::InvalidArgument => "invalid argument",
             ErrorKind::NewerFormat => "newer format",
             ErrorKind::NotFound => "not found",

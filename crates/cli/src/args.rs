@@ -71,6 +71,8 @@ pub(crate) enum DemoMedium {
     Log,
     /// Persistent memory
     Pmem,
+    /// An ordinary file in its place, in the page cache, and a log behind it
+    PageCache,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -93,10 +95,10 @@ pub(crate) struct DemoArgs {
     /// Memory for cached blocks, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub(crate) cache_mib: usize,
-    /// Where commits go: to a log, or to persistent memory, as much of it as memtables may take
+    /// Where commits go: to a log, or to memory, as much of it as memtables may take
     #[arg(long, value_enum, default_value_t = DemoMedium::Log)]
     pub(crate) medium: DemoMedium,
-    /// File of the persistent memory; on a file system that is none it is simulated [default: in the database's directory]
+    /// File of that memory; `pmem` is simulated on a file system that is none [default: in the database's directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) pmem: Option<PathBuf>,
     /// Keep the database in this (new) directory instead of a temporary one

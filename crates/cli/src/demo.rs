@@ -87,6 +87,12 @@ fn open_new(dir: &Path, options: &Options, a: &DemoArgs) -> Result<(Db, &'static
         memory = memory.path(std::path::absolute(path)?);
     }
     let with = |mode| options.clone().medium(Medium::Pmem(memory.clone().mode(mode)));
+    if a.medium == DemoMedium::PageCache {
+        return Ok((
+            Db::open(dir, with(PmemMode::PageCache))?,
+            "memory in the page cache, with a log behind it",
+        ));
+    }
     match Db::open(dir, with(PmemMode::Dax)) {
         Err(e) if e.kind() == ErrorKind::Unsupported => {
             // The attempt has left a database in which nothing was committed.

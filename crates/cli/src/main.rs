@@ -5,6 +5,7 @@
 //! 2 wrong usage, 130 interrupted.
 
 #![forbid(unsafe_code)]
+#![recursion_limit = "256"]
 #![allow(clippy::disallowed_methods, reason = "a program reads files and clocks itself; the engine does not")]
 
 mod args;

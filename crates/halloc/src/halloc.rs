@@ -107,8 +107,9 @@ impl Halloc {
     /// objects, and those of mapping the file. Nobody else may have it open: the database's lock sees to that.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`] if something of it is damaged, if it is another one, if the machine stopped while it was open in the page
-    /// cache, or if a flush of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with ([`Media::map_pmem`]).
+    /// [`ErrorKind::Corruption`] if something of it is damaged, or if it is another one; [`ErrorKind::Stale`] if the machine stopped while it
+    /// was open in the page cache, or if a flush of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with
+    /// ([`Media::map_pmem`]).
     pub fn open(media: &dyn Media, path: &Path, mode: PmemMode, uuid: [u8; 16], device: u32) -> Result<Self> {
         Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device)
     }
@@ -215,7 +216,7 @@ fn check_trusted(last: Option<PmState>, boot_id: [u8; 16]) -> Result<()> {
         _ if last.boot_id == boot_id => return Ok(()),
         _ => "the machine stopped while this memory, in the page cache, was in use: parts of it may be old",
     };
-    Err(Error::corruption(what)
+    Err(Error::new(ErrorKind::Stale, what)
         .with_hint("make a new one, and fill it from what is kept elsewhere: a copy, or a log on disk"))
 }
 

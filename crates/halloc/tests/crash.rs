@@ -187,7 +187,7 @@ fn the_page_cache_is_trusted_until_power_fails_and_again_after_a_close() {
     for kind in [CrashKind::PowerLost, CrashKind::PowerKept, CrashKind::PowerTorn] {
         for seed in 0..50 {
             let e = open(&in_use.crash(kind, seed), PmemMode::PageCache).map(drop).unwrap_err();
-            assert_eq!((e.kind(), e.file()), (ErrorKind::Corruption, Some(path())), "{kind:?}");
+            assert_eq!((e.kind(), e.file()), (ErrorKind::Stale, Some(path())), "{kind:?}");
             assert!(e.hint().is_some());
         }
     }
@@ -243,7 +243,7 @@ fn once_a_flush_has_failed_a_memory_in_the_page_cache_is_trusted_no_more() {
         }
         media.set_fault(None);
         let e = open(&media, PmemMode::PageCache).map(drop).unwrap_err();
-        assert_eq!((e.kind(), e.file()), (ErrorKind::Corruption, Some(path())), "flush {failing}");
+        assert_eq!((e.kind(), e.file()), (ErrorKind::Stale, Some(path())), "flush {failing}");
         for seed in 0..20 {
             let after = media.image().crash(CrashKind::PowerLost, seed);
             if let Ok(halloc) = open(&after, PmemMode::PageCache) {

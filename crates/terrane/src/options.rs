@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrane_base::{Error, ErrorKind, Result};
+use terrane_base::{Error, Result};
 pub use terrane_cache::Swizzling;
 use terrane_chainlog::Plan;
 use terrane_compaction::Device;
@@ -61,7 +61,8 @@ pub enum Medium {
     #[default]
     Log,
     /// Persistent memory, where memtables keep their records, and no log: a commit survives a power failure when it returns, with
-    /// [`Durability::Buffered`] too, and opening needs no replay.
+    /// [`Durability::Buffered`] too, and opening needs no replay. In the page cache ([`PmemMode::PageCache`]) it survives the process, and
+    /// a log trails behind for power failures.
     Pmem(PmemOptions),
 }
 
@@ -91,8 +92,12 @@ impl PmemOptions {
     }
 
     /// How the file is mapped; default [`PmemMode::Dax`]. [`PmemMode::StandIn`] is for development, on any file: it survives the process,
-    /// and a database whose machine stopped while it was open does not open again. [`PmemMode::PageCache`] is refused: it
-    /// would need a log beside it.
+    /// and a database whose machine stopped while it was open does not open again.
+    ///
+    /// [`PmemMode::PageCache`] is for machines without persistent memory, on any file. It promises what [`Medium::Log`] does, for there is a
+    /// log behind it: `Buffered` commits survive the process, `Sync` ones a power failure. Opening after the death of the process reads
+    /// the memory and little of the log; after a power failure, or if the file is gone, a new memory is made and all is read from the log.
+    /// Where a database is, `PageCache` and the other two cannot take each other's place.
     #[must_use]
     pub fn mode(mut self, mode: PmemMode) -> Self {
         self.mode = mode;
@@ -111,11 +116,6 @@ impl PmemOptions {
         if self.bytes < MIN_PMEM_BYTES && self.zone_bytes == 0 {
             let what = format!("a persistent memory has {MIN_PMEM_BYTES} bytes at least, not {}", self.bytes);
             return Err(Error::invalid(what));
-        }
-        if self.mode == PmemMode::PageCache {
-            let what = "a database in the page cache would not survive a power failure";
-            return Err(Error::new(ErrorKind::Unsupported, what)
-                .with_hint("use a log (Medium::Log), or a file system of persistent memory"));
         }
         Ok(())
     }
@@ -364,7 +364,7 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Returns when the commit survives the death of the process; a power failure may take the newest commits, but
-    /// always a suffix of them. Costs no system call while the log's tail has room. In persistent memory it is as `Sync`.
+    /// always a suffix of them. Costs no system call while the log's tail has room. In persistent memory on a device it is as `Sync`.
     #[default]
     Buffered,
     /// Returns when the commit, and every earlier one, survives a power failure. Costs a share of a device flush.

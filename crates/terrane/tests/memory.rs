@@ -84,7 +84,6 @@ fn the_medium_is_the_one_that_the_database_was_created_with() {
         open(&media, &tiny_without_medium().medium(Medium::Pmem(memory))).unwrap_err().kind()
     };
     assert_eq!(absurd(PmemOptions::new(1000)), ErrorKind::InvalidArgument);
-    assert_eq!(absurd(PmemOptions::new(8 << 20).mode(PmemMode::PageCache)), ErrorKind::Unsupported);
     assert_eq!(absurd(PmemOptions::new(8 << 20).zone_bytes(1000)), ErrorKind::InvalidArgument);
 }
 

@@ -56,6 +56,10 @@ pub struct MemoryPlace {
     pub path: Vec<u8>,
     /// How it is mapped.
     pub mode: MemoryMode,
+    /// Bytes of one that is made in its place, ...
+    pub bytes: u64,
+    /// ... and of each of its zones; 0 leaves that open.
+    pub zone_bytes: u64,
 }
 
 /// How a persistent memory is mapped.
@@ -338,6 +342,8 @@ impl Edit {
             Edit::Memory(place) => {
                 put_bytes(b, &place.path);
                 b.push(place.mode.code());
+                put_varint(b, place.bytes);
+                put_varint(b, place.zone_bytes);
                 MEMORY
             }
             Edit::NextIds(next) => {
@@ -414,6 +420,8 @@ impl Edit {
             MEMORY => Edit::Memory(MemoryPlace {
                 path: r.prefixed(MAX_PATH, "path of a persistent memory")?.to_vec(),
                 mode: MemoryMode::of(r.u8()?)?,
+                bytes: r.varint()?,
+                zone_bytes: r.varint()?,
             }),
             NEXT_IDS => Edit::NextIds(NextIds {
                 extent: r.varint()?,

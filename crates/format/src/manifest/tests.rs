@@ -70,7 +70,12 @@ fn edits() -> Vec<Edit> {
             },
         },
         Edit::Unstage { xid: b"x".to_vec() },
-        Edit::Memory(MemoryPlace { path: b"/pm/0".to_vec(), mode: MemoryMode::StandIn }),
+        Edit::Memory(MemoryPlace {
+            path: b"/pm/0".to_vec(),
+            mode: MemoryMode::StandIn,
+            bytes: 1 << 30,
+            zone_bytes: 4 << 20,
+        }),
     ]
 }
 

@@ -12,7 +12,7 @@ use terrane_base::{Error, Lsn, Result, SubtableId};
 use terrane_chainlog::{Item, Place, Stored, Written};
 use terrane_commit::Filled;
 use terrane_format::Kind;
-use terrane_format::batch::Ops;
+use terrane_format::batch::{EntryKind, Ops};
 use terrane_format::chain::{ChainRecord, record_len};
 
 use crate::batch::Tables;
@@ -20,6 +20,7 @@ use crate::chains::Chains;
 use crate::db::commit::{GroupEntry, Locks, Request};
 use crate::db::engine::{Engine, closing};
 use crate::db::table::Table;
+use crate::log::Log;
 use crate::memtable::Memtable;
 use crate::tombstone::During;
 
@@ -96,8 +97,13 @@ fn shares(requests: &[Request]) -> SmallVec<[Share; 1]> {
 }
 
 impl Engine {
-    /// Gives requests their place in the order, writes them to persistent memory, and fills the place.
-    pub(crate) fn place_in_memory(self: &Arc<Self>, mut requests: SmallVec<[Request; 1]>) {
+    /// Gives requests their place in the order, writes them to persistent memory, and to the log that trails behind if there is one, and
+    /// fills the place.
+    pub(crate) fn place_in_memory(
+        self: &Arc<Self>,
+        trailing: Option<&Log>,
+        mut requests: SmallVec<[Request; 1]>,
+    ) {
         let units: u64 = requests.iter().map(Request::units).sum();
         let shares = shares(&requests);
         let reserved = self
@@ -126,8 +132,17 @@ impl Engine {
         }
         let (mut lsn, mut late) = (from, Vec::new());
         for r in requests {
+            let is_late = guarded && r.is_unlocked();
+            if let Some(log) = trailing {
+                // What is not in the chains must not come back out of the log.
+                let is_nothing = is_late || entry.failed.is_some();
+                let kind = if is_nothing { EntryKind::NoOp } else { r.kind };
+                if let Err(e) = self.write_entry(log, lsn, &r, kind) {
+                    entry.failed.get_or_insert(e);
+                }
+            }
             lsn += r.units() * 8;
-            match guarded && r.is_unlocked() {
+            match is_late {
                 true => late.push(r),
                 false => entry.take(r, lsn - 1),
             }

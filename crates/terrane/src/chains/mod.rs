@@ -54,16 +54,20 @@ pub(crate) struct Chains {
     releasing: Mutex<bool>,
     /// Where it is told that one could not be released.
     lost_space: Arc<ArcSwapOption<Error>>,
+    /// The memory is new, in the place of one that was of no use any more.
+    renewed: bool,
 }
 
 impl Chains {
-    /// Of a memory whose commits end at `durable`; memtables made from here on have generations from `generation` on.
+    /// Of a memory whose commits end at `durable`; memtables made from here on have generations from `generation` on. `renewed`: see
+    /// [`Chains::is_renewed`].
     pub(crate) fn new(
         media: Arc<dyn Media>,
         space: Arc<Space>,
         durable: Lsn,
         generation: u64,
         lost_space: Arc<ArcSwapOption<Error>>,
+        renewed: bool,
     ) -> Self {
         Chains {
             media,
@@ -75,7 +79,13 @@ impl Chains {
             cause: Mutex::new(None),
             releasing: Mutex::new(true),
             lost_space,
+            renewed,
         }
+    }
+
+    /// Whether the memory took the place of one that was lost.
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.renewed
     }
 
     pub(crate) fn space(&self) -> &Arc<Space> {

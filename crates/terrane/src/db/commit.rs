@@ -315,7 +315,7 @@ impl Engine {
                     }
                 }
             }
-            if self.journal.chains().is_some() {
+            if self.journal.log().is_none() {
                 // Nothing is durable later than what refers to it.
                 self.space.sync_values(&values).inspect_err(|_| drop(self.free_values(&values)))?;
             }
@@ -395,7 +395,7 @@ impl Engine {
         }
         match &self.journal {
             Journal::Log(log) => self.place_in_log(log, requests),
-            Journal::Chains(_) => self.place_in_memory(requests),
+            Journal::Chains { trailing, .. } => self.place_in_memory(trailing.as_ref(), requests),
         }
     }
 
@@ -441,7 +441,8 @@ impl Engine {
         }
     }
 
-    fn write_entry(&self, log: &Log, lsn: Lsn, r: &Request, kind: EntryKind) -> Result<()> {
+    /// Stores a request's entry in the log.
+    pub(crate) fn write_entry(&self, log: &Log, lsn: Lsn, r: &Request, kind: EntryKind) -> Result<()> {
         let header = EntryHeader {
             body_len: (r.head.len() + r.body.len()) as u32,
             count: r.count,
@@ -543,13 +544,12 @@ impl Orderer<GroupEntry> for Engine {
             failed = Some(log_poisoned());
         }
         if failed.is_none() {
-            failed = match &self.journal {
-                Journal::Log(log) => {
-                    log.advance(end);
-                    None
-                }
-                Journal::Chains(chains) => chains.advance(group, end).err(),
-            };
+            failed = self.journal.chains().and_then(|chains| chains.advance(group, end).err());
+        }
+        if failed.is_none()
+            && let Some(log) = self.journal.log()
+        {
+            log.advance(end);
         }
         if failed.is_none() {
             // A log that is being closed may have been flushed without these.

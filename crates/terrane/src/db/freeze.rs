@@ -88,7 +88,7 @@ impl Engine {
         let (budget, clock) = (self.memory.clone(), self.clock.clone());
         let memtable = match &self.journal {
             Journal::Log(_) => Memtable::new(kind, generation, budget, clock),
-            Journal::Chains(chains) => {
+            Journal::Chains { chains, .. } => {
                 let chain = chains.create(table, self.settled())?;
                 Memtable::chained(kind, generation, budget, clock, chains, chain)
             }

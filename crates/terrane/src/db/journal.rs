@@ -1,4 +1,4 @@
-//! Where commits become safe: a log, or persistent memory.
+//! Where commits become safe: a log, persistent memory, or both.
 
 use std::sync::Arc;
 
@@ -12,40 +12,50 @@ use crate::log::Log;
 pub(crate) enum Journal {
     /// A write-ahead log: an entry for each commit, in segments on the device.
     Log(Log),
-    /// Chains in persistent memory: what is published is durable.
-    Chains(Arc<Chains>),
+    /// Chains in persistent memory. What is published is durable, unless that is the page cache: there it survives the process, and a log
+    /// *trails* behind, which has the same commits at the same LSNs. What the chains have, the log's tail has too, for a commit is in both
+    /// before it is ordered; so after a power failure the log is all that is needed, and after the death of the process the chains have
+    /// nothing that it lacks.
+    Chains {
+        chains: Arc<Chains>,
+        /// In the page cache.
+        trailing: Option<Log>,
+    },
 }
 
 impl Journal {
+    /// The log, whether or not it is all there is.
     pub(crate) fn log(&self) -> Option<&Log> {
         match self {
             Journal::Log(log) => Some(log),
-            Journal::Chains(_) => None,
+            Journal::Chains { trailing, .. } => trailing.as_ref(),
         }
     }
 
     pub(crate) fn chains(&self) -> Option<&Arc<Chains>> {
         match self {
             Journal::Log(_) => None,
-            Journal::Chains(chains) => Some(chains),
+            Journal::Chains { chains, .. } => Some(chains),
         }
     }
 
     /// Makes all that is published before `lsn` survive a power failure.
     pub(crate) fn sync_to(&self, lsn: Lsn) -> Result<()> {
-        match self {
-            Journal::Log(log) => log.sync_to(lsn),
-            // It is so already.
-            Journal::Chains(chains) if !chains.is_poisoned() => Ok(()),
-            Journal::Chains(chains) => chains.check(),
+        if let Some(chains) = self.chains()
+            && chains.is_poisoned()
+        {
+            chains.check()?;
         }
+        // In chains on a device it is so already.
+        self.log().map_or(Ok(()), |log| log.sync_to(lsn))
     }
 
     /// What is published below it survives a power failure.
     pub(crate) fn durable_lsn(&self) -> Lsn {
-        match self {
-            Journal::Log(log) => log.durable_lsn(),
-            Journal::Chains(chains) => chains.durable_lsn(),
+        match (self.log(), self.chains()) {
+            (Some(log), _) => log.durable_lsn(),
+            (None, Some(chains)) => chains.durable_lsn(),
+            (None, None) => 0,
         }
     }
 
@@ -54,42 +64,35 @@ impl Journal {
         self.log().map_or(0, Log::live_bytes)
     }
 
-    /// Lets go of what is kept of commits before `lsn`: memtables do that themselves where they are all that is kept.
+    /// Lets go of what the log keeps of commits before `lsn`. Memtables in chains let go of these themselves.
     pub(crate) fn release_before(&self, lsn: Lsn) -> Result<()> {
         self.log().map_or(Ok(()), |log| log.release_before(lsn))
     }
 
     /// Refuses all further writes because of `cause` (design rule 16).
     pub(crate) fn poison(&self, cause: &Error) {
-        match self {
-            Journal::Log(log) => log.poison(cause),
-            Journal::Chains(chains) => chains.poison(cause),
+        if let Some(log) = self.log() {
+            log.poison(cause);
+        }
+        if let Some(chains) = self.chains() {
+            chains.poison(cause);
         }
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {
-        match self {
-            Journal::Log(log) => log.is_poisoned(),
-            Journal::Chains(chains) => chains.is_poisoned(),
-        }
+        self.chains().is_some_and(|chains| chains.is_poisoned()) || self.log().is_some_and(Log::is_poisoned)
     }
 
     /// Refuses further commits, and makes all there are durable. May be called again after an error.
     pub(crate) fn close(&self) -> Result<()> {
-        match self {
-            Journal::Log(log) => log.close(),
-            Journal::Chains(chains) => {
-                chains.close();
-                Ok(())
-            }
+        if let Some(chains) = self.chains() {
+            chains.close();
         }
+        self.log().map_or(Ok(()), Log::close)
     }
 
-    /// Whether closing has begun.
+    /// Whether closing has begun. (For the log it must be its own word: see [`Log::is_closed`].)
     pub(crate) fn is_closed(&self) -> bool {
-        match self {
-            Journal::Log(log) => log.is_closed(),
-            Journal::Chains(chains) => chains.is_closed(),
-        }
+        self.log().is_some_and(Log::is_closed) || self.chains().is_some_and(|chains| chains.is_closed())
     }
 }

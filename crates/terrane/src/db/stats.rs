@@ -83,6 +83,9 @@ pub struct Stats {
     pub pmem_bytes: u64,
     /// Bytes of those that memtables have, or commits on their way may take.
     pub pmem_used: u64,
+    /// The persistent memory was made anew when the database was opened, and filled from the log: what there was before could not be trusted,
+    /// or was gone.
+    pub pmem_renewed: bool,
     /// Cache memory in use, bytes.
     pub cache_bytes: u64,
     /// The cache's capacity.
@@ -195,6 +198,7 @@ impl Engine {
         let cache = self.cache.stats();
         let space = self.space.stats();
         let (pmem_bytes, pmem_used) = self.journal.chains().map_or((0, 0), |chains| chains.sizes());
+        let pmem_renewed = self.journal.chains().is_some_and(|chains| chains.is_renewed());
         let (snapshots, oldest_snapshot) = self.snapshots.summary();
         let c = &self.counters;
         let (locks, t) = (self.transactions.locks.counts(), &self.transactions);
@@ -208,6 +212,7 @@ impl Engine {
             memtable_budget: self.memory.limit() as u64,
             pmem_bytes,
             pmem_used,
+            pmem_renewed,
             cache_bytes: cache.used_bytes() as u64,
             cache_capacity: self.options.cache_bytes as u64,
             row_cache_bytes: self.rows.as_ref().map_or(0, |r| r.bytes()),

@@ -5,9 +5,14 @@
 //!    set apart.
 //! 3. The indexes of the others are built anew, zone by zone, in parallel.
 //! 4. Once the manifest has it that all this is settled, what was set apart is given back.
+//!
+//! A memory in the page cache has a log beside it that has all that it has ([`crate::db::journal`]). So where it cannot be trusted, is not
+//! there, or has more than the log, which lost what its tail had when a write to it failed, a new one is made in its place. What chains
+//! have not is replayed from the log, into ordinary memory ([`super::target`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,12 +28,24 @@ use terrane_media::{Media, PmemMode, Pool, Signal};
 
 use crate::chains::Chains;
 use crate::levels::{DbState, ManifestStore};
-use crate::log::FIRST_LSN;
+use crate::log::{FIRST_LSN, LogOptions};
 use crate::memtable::Memtable;
 use crate::options::{IndexKind, Medium, Options, PmemOptions};
+use crate::recovery::replay::{self, Replayed};
+use crate::recovery::target::Target;
 
 /// Zones that are read back at a time.
 const IN_FLIGHT: usize = 4;
+
+/// A memory that is open.
+pub(super) struct Opened {
+    pub(super) space: Arc<Space>,
+    place: MemoryPlace,
+    path: PathBuf,
+    uuid: [u8; 16],
+    /// It was made anew, for what there was could not be used.
+    is_new: bool,
+}
 
 /// What was found in a memory.
 pub(super) struct InMemory {
@@ -37,8 +54,10 @@ pub(super) struct InMemory {
     pub(super) memtables: HashMap<SubtableId, Vec<Arc<Memtable>>>,
     /// Where the next commit begins.
     pub(super) end: Lsn,
-    /// Chains that nobody needs.
+    /// Chains that nobody needs, ...
     idle: Vec<Chain>,
+    /// ... and memtables over such.
+    idle_memtables: Vec<Arc<Memtable>>,
 }
 
 /// The memory of a database, open; `None` if it has a log.
@@ -52,43 +71,70 @@ pub(super) fn open(
     manifest: &ManifestStore,
     state: &DbState,
     options: &Options,
-) -> Result<Option<Arc<Space>>> {
+) -> Result<Option<Opened>> {
     let uuid = manifest.superblock().uuid;
     let place = match (&state.memory, &options.medium) {
         (None, None | Some(Medium::Log)) => return Ok(None),
         // Never open before, so nothing was committed.
         (None, Some(Medium::Pmem(wanted))) if state.log.generation == 0 => {
-            let path = dir.join(&wanted.path);
+            let (path, place) = (dir.join(&wanted.path), recorded(wanted));
             // An attempt before this one may have come so far; whose it is is seen when it is opened.
             if !media.exists(&path)? {
                 Space::create(media, &path, &wanted.plan(), uuid, 0)?;
             }
-            let space = Space::open(media, &path, wanted.mode, uuid, 0)?;
-            manifest.append(&[Edit::Memory(recorded(wanted))])?;
-            return Ok(Some(space));
+            let opened = open_place(media, path, place, uuid)?;
+            manifest.append(&[Edit::Memory(opened.place.clone())])?;
+            // Nothing was ever in it.
+            return Ok(Some(Opened { is_new: false, ..opened }));
         }
         (None, Some(Medium::Pmem(_))) => return Err(other_medium("a log", dir)),
         (Some(_), Some(Medium::Log)) => return Err(other_medium("persistent memory", dir)),
         (Some(place), None) => place.clone(),
-        (Some(_), Some(Medium::Pmem(wanted))) => recorded(wanted),
-    };
-    if place.mode == MemoryMode::PageCache {
-        let what = "the database's persistent memory is in the page cache, which this version has no log for";
-        return Err(Error::new(ErrorKind::Unsupported, what).with_file(dir));
-    }
-    let path = dir.join(PathBuf::from(OsStr::from_bytes(&place.path)));
-    let space = Space::open(media, &path, mode_of(place.mode), uuid, 0).map_err(|e| match e.kind() {
-        ErrorKind::NotFound => {
-            Error::new(ErrorKind::NotFound, "the database's persistent memory is not there")
-                .with_file(&path)
-                .with_hint("mount it, or say where it is (PmemOptions::path); it has the newest commits")
+        (Some(had), Some(Medium::Pmem(wanted))) => {
+            let wanted = recorded(wanted);
+            if trails(had.mode) != trails(wanted.mode) {
+                return Err(other_medium("another mode of memory, with a log or without one", dir));
+            }
+            wanted
         }
-        _ => e,
-    })?;
-    if Some(&place) != state.memory.as_ref() {
-        manifest.append(&[Edit::Memory(place)])?;
+    };
+    let path = dir.join(PathBuf::from(OsStr::from_bytes(&place.path)));
+    let opened = open_place(media, path, place, uuid)?;
+    if Some(&opened.place) != state.memory.as_ref() {
+        manifest.append(&[Edit::Memory(opened.place.clone())])?;
     }
-    Ok(Some(space))
+    Ok(Some(opened))
+}
+
+/// Whether a memory has a log beside it.
+fn trails(mode: MemoryMode) -> bool {
+    mode == MemoryMode::PageCache
+}
+
+fn open_place(media: &dyn Media, path: PathBuf, place: MemoryPlace, uuid: [u8; 16]) -> Result<Opened> {
+    match Space::open(media, &path, mode_of(place.mode), uuid, 0) {
+        Ok(space) => Ok(Opened { space, place, path, uuid, is_new: false }),
+        Err(e) if trails(place.mode) && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
+            make_anew(media, path, place, uuid)
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            Err(Error::new(ErrorKind::NotFound, "the database's persistent memory is not there")
+                .with_file(&path)
+                .with_hint("mount it, or say where it is (PmemOptions::path); it has the newest commits"))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Makes a memory in the place of one that is of no use. Until there is something in it this may be cut short and done again.
+fn make_anew(media: &dyn Media, path: PathBuf, place: MemoryPlace, uuid: [u8; 16]) -> Result<Opened> {
+    if media.exists(&path)? {
+        media.remove_file(&path)?;
+    }
+    let plan = PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan();
+    Space::create(media, &path, &plan, uuid, 0)?;
+    let space = Space::open(media, &path, mode_of(place.mode), uuid, 0)?;
+    Ok(Opened { space, place, path, uuid, is_new: true })
 }
 
 fn other_medium(has: &str, dir: &Path) -> Error {
@@ -103,7 +149,8 @@ fn recorded(wanted: &PmemOptions) -> MemoryPlace {
         PmemMode::StandIn => MemoryMode::StandIn,
         PmemMode::PageCache => MemoryMode::PageCache,
     };
-    MemoryPlace { path: wanted.path.as_os_str().as_bytes().to_vec(), mode }
+    let path = wanted.path.as_os_str().as_bytes().to_vec();
+    MemoryPlace { path, mode, bytes: wanted.bytes, zone_bytes: wanted.zone_bytes }
 }
 
 fn mode_of(mode: MemoryMode) -> PmemMode {
@@ -122,12 +169,47 @@ pub(super) struct Means<'a> {
     pub(super) lost_space: &'a Arc<ArcSwapOption<Error>>,
 }
 
-/// Finds out what was committed, and builds memtables of it.
+/// Finds out what was committed, and builds memtables of it; of what the log beside it has too, where there is one.
 ///
 /// # Errors
 /// [`ErrorKind::Corruption`] for damage; what the memory fails with.
-pub(super) fn read_back(
+pub(super) fn restore(
+    opened: Opened,
+    state: &DbState,
+    log: &LogOptions,
+    kinds: &BTreeMap<SubtableId, IndexKind>,
+    means: &Means<'_>,
+) -> Result<(Option<Replayed>, InMemory)> {
+    let Opened { space, place, path, uuid, is_new } = opened;
+    let has_log = trails(place.mode);
+    let mut found = read_back(space, is_new, state, kinds, means)?;
+    if !has_log {
+        return Ok((None, found));
+    }
+    let replay = |found: &InMemory| {
+        let (kinds, budget, clock) = (kinds.clone(), means.budget.clone(), means.clock.clone());
+        let media = means.media.clone();
+        let make = Box::new(move |id: SubtableId| {
+            let kind = kinds.get(&id).copied().unwrap_or_default();
+            Memtable::new(kind, 0, budget.clone(), clock.clone()).salted(media.entropy())
+        });
+        replay::replay(means.media, log, state, found.targets(state), make)
+    };
+    let mut replayed = replay(&found)?;
+    if replayed.log.end < found.end {
+        // What the log had in its tail alone it gave up when a write failed: it is what was promised, and all that later commits stand behind.
+        drop((replayed, found));
+        let anew = make_anew(&**means.media, path, place, uuid)?;
+        found = read_back(anew.space, true, state, kinds, means)?;
+        replayed = replay(&found)?;
+    }
+    found.join(std::mem::take(&mut replayed.beside), replayed.log.end, kinds, means)?;
+    Ok((Some(replayed), found))
+}
+
+fn read_back(
     space: Arc<Space>,
+    is_new: bool,
     state: &DbState,
     kinds: &BTreeMap<SubtableId, IndexKind>,
     means: &Means<'_>,
@@ -136,7 +218,7 @@ pub(super) fn read_back(
     let end = found.next_lsn.max(state.log.first_lsn).max(FIRST_LSN).next_multiple_of(8);
     let generation = found.chains.iter().map(|c| c.of().generation + 1).max().unwrap_or(0);
     let (media, lost_space) = (means.media.clone(), means.lost_space.clone());
-    let chains = Arc::new(Chains::new(media, space, end, generation, lost_space));
+    let chains = Arc::new(Chains::new(media, space, end, generation, lost_space, is_new));
     let (mut own, mut idle): (HashMap<SubtableId, Vec<Chain>>, _) = (HashMap::new(), Vec::new());
     let mut unused: HashMap<SubtableId, Chain> = HashMap::new();
     // In the order of their generations.
@@ -159,27 +241,83 @@ pub(super) fn read_back(
             None if all.is_empty() => all.push(chains.create(*id, end)?),
             None => {}
         }
-        let made = all.into_iter().rev().map(|chain| {
-            let (budget, clock) = (means.budget.clone(), means.clock.clone());
-            let memtable = Memtable::chained(*kind, 0, budget, clock, &chains, chain);
-            Arc::new(memtable.salted(means.media.entropy()))
-        });
-        let made: Vec<_> = made.collect();
+        let made: Vec<_> = all.into_iter().rev().map(|chain| means.memtable(*kind, &chains, chain)).collect();
         // All but the newest were frozen, or may as well have been: each where its commits end, for those behind are in newer ones, and are
         // not in extents when this one is.
         for older in made.iter().skip(1) {
-            older.freeze(older.chain().map_or(end, |records| records.index().chain().end_lsn()));
+            older.freeze(commits(older).end);
         }
         memtables.insert(*id, made);
     }
     rebuild(means.media, memtables.values().flatten())?;
-    Ok(InMemory { chains, memtables, end, idle })
+    Ok(InMemory { chains, memtables, end, idle, idle_memtables: Vec::new() })
+}
+
+/// The commits to its subtable that a memtable's chain has, but for those that an older one has: from where it begins to the last one.
+fn commits(memtable: &Memtable) -> Range<Lsn> {
+    let Some(records) = memtable.chain() else { return 0..0 };
+    let chain = records.index().chain();
+    chain.of().from_lsn..chain.end_lsn().max(chain.of().from_lsn)
+}
+
+impl Means<'_> {
+    fn memtable(&self, kind: IndexKind, chains: &Arc<Chains>, chain: Chain) -> Arc<Memtable> {
+        let (budget, clock) = (self.budget.clone(), self.clock.clone());
+        let memtable = Memtable::chained(kind, 0, budget, clock, chains, chain);
+        Arc::new(memtable.salted(self.media.entropy()))
+    }
 }
 
 impl InMemory {
+    /// Where what the log has beside the chains goes.
+    fn targets(&self, state: &DbState) -> HashMap<SubtableId, Target> {
+        let targets = self.memtables.iter().filter_map(|(id, memtables)| {
+            let persisted = state.subtables.get(id)?.persisted_lsn;
+            Some((*id, Target::beside(memtables.iter().rev().map(|m| commits(m)).collect(), persisted)))
+        });
+        targets.collect()
+    }
+
+    /// Puts what the log had beside the chains between their memtables. Commits go on behind its `end`.
+    fn join(
+        &mut self,
+        beside: HashMap<SubtableId, Vec<(usize, Arc<Memtable>)>>,
+        end: Lsn,
+        kinds: &BTreeMap<SubtableId, IndexKind>,
+        means: &Means<'_>,
+    ) -> Result<()> {
+        self.end = end;
+        // In one order, for what is made takes numbers.
+        for (id, kind) in kinds {
+            let Some(between) = beside.get(id).filter(|b| !b.is_empty()) else { continue };
+            let Some(chained) = self.memtables.get_mut(id) else { continue };
+            let mut all: Vec<Arc<Memtable>> = Vec::new();
+            let oldest_first = std::mem::take(chained).into_iter().rev();
+            let mut between = between.iter().peekable();
+            for (older, memtable) in oldest_first.enumerate() {
+                all.extend(between.next_if(|(n, _)| *n == older).map(|(_, m)| m.clone()));
+                // A chain that goes on would say of all from its beginning on that it has it.
+                if memtable.is_empty() {
+                    self.idle_memtables.push(memtable);
+                } else {
+                    if memtable.end().is_none() {
+                        memtable.freeze(commits(&memtable).end);
+                    }
+                    all.push(memtable);
+                }
+            }
+            all.extend(between.map(|(_, m)| m.clone()));
+            all.push(means.memtable(*kind, &self.chains, self.chains.create(*id, end)?));
+            all.reverse();
+            *chained = all;
+        }
+        Ok(())
+    }
+
     /// Gives back what nobody needs. The manifest has it that all commits before `end` are settled.
     pub(super) fn give_back(&mut self) {
         self.idle.drain(..).for_each(|chain| self.chains.release(chain, self.end));
+        self.idle_memtables.drain(..).for_each(|memtable| memtable.not_needed(self.end));
     }
 }
 

@@ -3,7 +3,7 @@
 //! # Order
 //! 1. The directory lock.
 //! 2. Superblock and manifest give the state of all levels and the range of the log that matters.
-//! 3. The log is replayed (or, where there is none, persistent memory read: [`memory`]): every operation that is not in an extent yet goes into its subtable's memtable. Replay is
+//! 3. The log is replayed (or persistent memory read, which may have a log beside it: [`memory`]): every operation that is not in an extent yet goes into its subtable's memtable. Replay is
 //!    parallel and needs no order, since versions carry their sequences.
 //! 4. Space: what neither the manifest nor a replayed record refers to is free. Nothing was allocated before. What a prepared
 //!    transaction needs whose end is not known durable stays until it is, at step 6.
@@ -19,6 +19,7 @@ mod memory;
 pub(crate) mod options;
 mod replay;
 mod stages;
+mod target;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -50,6 +51,7 @@ use crate::log::{Log, LogOptions};
 use crate::memtable::Memtable;
 use crate::options::{CompactionMode, IndexKind, Options};
 use crate::read::rows::RowCache;
+use crate::recovery::target::Target;
 use crate::txn::shared::Transactions;
 
 /// Slots of the commit ring: more than threads will ever stand in it at once.
@@ -76,9 +78,10 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     }
     let in_memory = memory::open(&*media, dir, &manifest, &state, &options)?;
     let mut options = options;
-    if let Some(space) = &in_memory {
-        options.memtable_bytes = Chains::budget(space);
-        options.batch_in_memory = Some(Chains::max_batch(space));
+    if let Some(opened) = &in_memory {
+        options.memtable_bytes = Chains::budget(&opened.space);
+        // What trails behind takes it too.
+        options.batch_in_memory = Some(Chains::max_batch(&opened.space).min(options.max_logged_bytes()));
     }
     let memory = MemoryBudget::new(options.memtable_bytes);
     let lost_space: Arc<ArcSwapOption<Error>> = Arc::default();
@@ -97,15 +100,23 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let (mut replayed, mut in_memory, memtables) = match in_memory {
         None => {
             let memtables = memtables(&kinds, &memory, &clock, &*media);
-            let replayed = replay::replay(&media, &log_options, &state, &memtables)?;
+            let targets = state.subtables.iter().filter_map(|(id, s)| {
+                memtables.get(id).map(|m| (*id, Target::of(m.clone(), s.persisted_lsn)))
+            });
+            // Each has its own from the beginning.
+            let make = {
+                let (memory, clock) = (memory.clone(), clock.clone());
+                Box::new(move |_| Memtable::new(IndexKind::default(), 0, memory.clone(), clock.clone()))
+            };
+            let replayed = replay::replay(&media, &log_options, &state, targets.collect(), make)?;
             (Some(replayed), None, memtables.into_iter().map(|(id, m)| (id, vec![m])).collect())
         }
-        Some(space) => {
+        Some(opened) => {
             let means =
                 memory::Means { media: &media, budget: &memory, clock: &clock, lost_space: &lost_space };
-            let mut found = memory::read_back(space, &state, &kinds, &means)?;
+            let (replayed, mut found) = memory::restore(opened, &state, &log_options, &kinds, &means)?;
             let memtables = std::mem::take(&mut found.memtables);
-            (None, Some(found), memtables)
+            (replayed, Some(found), memtables)
         }
     };
     let mut values: Vec<_> = memtables.values().flatten().flat_map(|m| m.values()).collect();
@@ -140,13 +151,17 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     };
     let mut in_doubt = Vec::new();
     let (journal, end) = match (replayed, &in_memory) {
-        (Some(replayed), _) => {
+        (Some(replayed), found) => {
             in_doubt = replayed.in_doubt;
             let log = Log::start(media.clone(), log_options, generation, replayed.log)?;
             let end = log.advanced_lsn();
-            (Journal::Log(log), end)
+            let journal = match found {
+                None => Journal::Log(log),
+                Some(found) => Journal::Chains { chains: found.chains.clone(), trailing: Some(log) },
+            };
+            (journal, end)
         }
-        (None, Some(found)) => (Journal::Chains(found.chains.clone()), found.end),
+        (None, Some(found)) => (Journal::Chains { chains: found.chains.clone(), trailing: None }, found.end),
         (None, None) => return Err(Error::corruption("the database has neither a log nor a memory")),
     };
     // All of the log is durable: whoever is in doubt now is so for good, and the others need nothing any more.
@@ -202,10 +217,10 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let scheduler = Scheduler::new(media.clone(), scheduler_options, devices);
     let ring = match journal {
         Journal::Log(_) => Ring::new(RING_SLOTS, end / 8)?,
-        Journal::Chains(_) => Ring::with_turns(RING_SLOTS, end / 8)?,
+        Journal::Chains { .. } => Ring::with_turns(RING_SLOTS, end / 8)?,
     };
     let progress = Arc::new(Signal::new());
-    if let Journal::Chains(chains) = &journal {
+    if let Some(chains) = journal.chains() {
         chains.space().tell(progress.clone());
     }
     let engine = Arc::new_cyclic(|me: &std::sync::Weak<Engine>| Engine {
@@ -328,7 +343,7 @@ impl Engine {
     fn close_once(self: &Arc<Self>) -> Result<()> {
         // A long log would make the next opening slow. It is no less safe: whatever this comes to, the rest is done.
         let mut flushed = Ok(());
-        let is_long = self.journal.log().is_some() && self.memory.used() as u64 > FLUSH_AT_CLOSE;
+        let is_long = self.journal.chains().is_none() && self.memory.used() as u64 > FLUSH_AT_CLOSE;
         if is_long && !self.journal.is_poisoned() {
             for table in self.tables.load().all() {
                 if !table.is_dropped() {

@@ -24,6 +24,7 @@ use crate::levels::DbState;
 use crate::log::{Log, LogOptions, Piece, RecoverFrom, Recovered};
 use crate::memtable::Memtable;
 use crate::recovery::stages::{Doubts, Last, Stages};
+use crate::recovery::target::Target;
 use crate::tombstone::During;
 use crate::txn::prepared::{InDoubt, values_of};
 
@@ -32,15 +33,11 @@ const CHUNK: usize = 1 << 20;
 /// Chunks in flight.
 const IN_FLIGHT: usize = 4;
 
-/// Where the records of a subtable go, and from which LSN on they are not in extents yet.
-struct Target {
-    memtable: Arc<Memtable>,
-    persisted: Lsn,
-}
-
 /// What reader and workers share.
 struct Shared {
     targets: HashMap<SubtableId, Target>,
+    /// Makes a memtable of the subtable.
+    make: MakeMemtable,
     /// Ids at or above were never given out: a record naming one is damage, not a dropped subtable's.
     next_subtable: u32,
     in_flight: AtomicUsize,
@@ -52,9 +49,14 @@ struct Shared {
     stages: Mutex<Stages>,
 }
 
+/// Makes an empty memtable for a subtable.
+pub(super) type MakeMemtable = Box<dyn Fn(SubtableId) -> Memtable + Send + Sync>;
+
 /// What a replay found.
 pub(crate) struct Replayed {
     pub(crate) log: Recovered,
+    /// What each subtable has beside chains: frozen, each with the number of chains that are older.
+    pub(super) beside: HashMap<SubtableId, Vec<(usize, Arc<Memtable>)>>,
     /// Large values that only records in the tail refer to. Those that a segment refers to were flushed before it was written.
     pub(crate) unproved: Vec<ValueRef>,
     /// Prepared transactions that have not ended.
@@ -72,22 +74,17 @@ struct Chunk {
     memory: usize,
 }
 
-/// Replays everything that no extent holds into `memtables`.
-pub(crate) fn replay(
+/// Replays everything that neither extents nor chains hold into the memtables of `targets`; `make` makes those that are not there yet.
+pub(super) fn replay(
     media: &Arc<dyn Media>,
     options: &LogOptions,
     state: &DbState,
-    memtables: &HashMap<SubtableId, Arc<Memtable>>,
+    targets: HashMap<SubtableId, Target>,
+    make: MakeMemtable,
 ) -> Result<Replayed> {
-    let targets = memtables
-        .iter()
-        .filter_map(|(id, m)| {
-            let persisted = state.subtables.get(id)?.persisted_lsn;
-            Some((*id, Target { memtable: m.clone(), persisted }))
-        })
-        .collect();
     let shared = Arc::new(Shared {
         targets,
+        make,
         next_subtable: state.next.subtable,
         in_flight: AtomicUsize::new(0),
         done: Signal::new(),
@@ -130,7 +127,8 @@ pub(crate) fn replay(
     // Chunks end in any order; a seed gives one history.
     values.sort_unstable_by_key(|(end, v)| (*end, v.id));
     let unproved = values.into_iter().map(|(_, v)| v).collect();
-    Ok(Replayed { log, unproved, in_doubt, doubtful })
+    let beside = shared.targets.iter().map(|(id, t)| (*id, t.freeze(log.end))).collect();
+    Ok(Replayed { log, beside, unproved, in_doubt, doubtful })
 }
 
 fn dispatch(media: &Arc<dyn Media>, shared: &Arc<Shared>, chunk: Chunk) -> Result<()> {
@@ -202,13 +200,16 @@ impl Shared {
         for (i, op) in Ops::new(ops).enumerate() {
             let op = op.map_err(|e| e.context(format!("log record at LSN {lsn}")))?;
             match self.targets.get(&op.subtable) {
-                Some(t) if lsn >= t.persisted => {
+                Some(t) if !t.is_persisted(lsn) => {
                     if op.kind == Kind::ValueRef {
+                        // If a chain has it too: nothing proves that it was flushed.
                         let value = ValueRef::decode(op.value)?;
                         self.values.lock().push((lsn + entry_len(body_len), value));
                     }
                     let seq = lsn + 1 + i as u64;
-                    t.memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Replay)?;
+                    if let Some(memtable) = t.memtable(lsn, || (self.make)(op.subtable)) {
+                        memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Replay)?;
+                    }
                 }
                 Some(_) => {}
                 None if op.subtable.0 >= self.next_subtable => {
@@ -281,7 +282,8 @@ mod tests {
         drop(log);
 
         state.log = LogPosition { generation: 1, ..state.log };
-        let Err(e) = replay(&media, &options, &state, &HashMap::new()) else { panic!("no damage") };
+        let make: MakeMemtable = Box::new(|_| unreachable!());
+        let Err(e) = replay(&media, &options, &state, HashMap::new(), make) else { panic!("no damage") };
         assert_eq!(e.kind(), ErrorKind::Corruption);
         assert!(e.message().contains(&format!("the batch at LSN {}", damaged[0])), "{e}");
         assert!(e.file().is_some() && e.offset().is_some() && e.hint().is_some(), "{e}");

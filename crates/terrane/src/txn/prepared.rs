@@ -170,7 +170,7 @@ impl Engine {
         self.check_open()?;
         let front = front(xid, &locks);
         // Locks alone may be too many for the log; and persistent memory has but what is committed.
-        let is_staged = writes.is_large_with(front.len()) || self.journal.log().is_none();
+        let is_staged = writes.is_large_with(front.len()) || self.journal.chains().is_some();
         let prepared = Arc::new(Prepared(Mutex::new(None)));
         // Nobody else ends it before it is there.
         let mut content = prepared.0.lock();

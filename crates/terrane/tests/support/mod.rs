@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrane::media::Media;
 use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::{
-    Db, Durability, Ingest, Isolation, Lane, Medium, Options, PmemOptions, ReadOptions, Subtable,
+    Db, Durability, Ingest, Isolation, Lane, Medium, Options, PmemMode, PmemOptions, ReadOptions, Subtable,
     SubtableOptions, Taken, Transaction, TransactionOptions, Tuning, WriteBatch,
 };
 
@@ -114,15 +114,25 @@ pub const TUNING: Tuning = Tuning {
 pub fn tiny() -> Options {
     let options = Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(2);
     let options = options.tuning(TUNING);
-    match in_memory() {
-        true => options.medium(Medium::Pmem(tiny_memory())),
-        false => options,
+    match (in_memory(), in_page_cache()) {
+        (true, _) => options.medium(Medium::Pmem(tiny_memory())),
+        (_, true) => options.medium(Medium::Pmem(tiny_memory().mode(PmemMode::PageCache))),
+        _ => options,
     }
 }
 
-/// Whether databases have persistent memory in place of a log: the same tests are for both.
+fn is_medium(name: &str) -> bool {
+    std::env::var("TERRANE_TEST_MEDIUM").is_ok_and(|medium| medium == name)
+}
+
+/// Whether databases have persistent memory in place of a log: the same tests are for all media.
 pub fn in_memory() -> bool {
-    std::env::var("TERRANE_TEST_MEDIUM").is_ok_and(|medium| medium == "pmem")
+    is_medium("pmem")
+}
+
+/// Whether they have memory in the page cache, and a log behind it.
+pub fn in_page_cache() -> bool {
+    is_medium("page-cache")
 }
 
 /// [`tiny`], with a log in any case: for what is about logs.

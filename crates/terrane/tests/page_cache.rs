@@ -1,0 +1,255 @@
+//! Databases with memory in the page cache, and a log behind it: what is theirs alone. The tests of everything else are run on them too
+//! (`TERRANE_TEST_MEDIUM=page-cache`).
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use support::*;
+use terrane::media::sim::{CrashKind, Fault, FaultPlan, OpKind, SimMedia};
+use terrane::media::{Media, OpenMode};
+use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, Subtable, WriteBatch};
+
+fn without_medium() -> Options {
+    Options::new().cache_bytes(256 << 10).tuning(TUNING)
+}
+
+fn in_the_page_cache() -> Options {
+    without_medium().medium(Medium::Pmem(tiny_memory().mode(PmemMode::PageCache)))
+}
+
+fn key(n: u64) -> [u8; 8] {
+    n.to_be_bytes()
+}
+
+fn put(db: &Db, tables: &[&Subtable], n: u64, durability: Durability) {
+    let mut batch = WriteBatch::new();
+    for t in tables {
+        batch.put(t, &key(n), &[n as u8; 200]).unwrap();
+    }
+    db.write(batch, durability).unwrap();
+}
+
+/// How many of `0..n` there are: a prefix, in both subtables the same one.
+fn prefix(db: &Db) -> u64 {
+    let count = |name| {
+        let t = db.subtable(name).unwrap();
+        let rows: Vec<_> = t.range(terrane::ReadOptions::new()).unwrap().map(|r| r.unwrap()).collect();
+        for (n, (k, v)) in (0..).zip(&rows) {
+            assert_eq!((k.as_slice(), v.as_slice()), (&key(n)[..], &[n as u8; 200][..]), "{name} has a gap");
+        }
+        rows.len() as u64
+    };
+    let (a, b) = (count("a"), count("b"));
+    assert_eq!(a, b, "of a commit there is a part");
+    a
+}
+
+const WRITE: OpenMode = OpenMode { write: true, create_new: false, direct: false };
+
+fn memory_file() -> std::path::PathBuf {
+    Path::new(DIR).join("pmem")
+}
+
+#[test]
+fn unsynced_commits_survive_the_process_and_synced_ones_a_power_failure() {
+    let media = SimMedia::new(1);
+    let db = open(&media, &in_the_page_cache()).unwrap();
+    let (a, b) =
+        (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
+    (0..60).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    put(&db, &[&a, &b], 60, Durability::Sync);
+    (61..100).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    assert_eq!(db.stats().flushes, 0, "all of it is in memory");
+    let image = media.image();
+    drop((a, b, db));
+    media.shutdown();
+
+    let media = image.crash(CrashKind::Process, 1);
+    let db = open(&media, &without_medium()).unwrap();
+    assert_eq!(prefix(&db), 100);
+    assert!(!db.stats().pmem_renewed, "the memory is as it was");
+    db.close().unwrap();
+
+    for (seed, kind) in (0..20).flat_map(|seed| {
+        [CrashKind::PowerLost, CrashKind::PowerKept, CrashKind::PowerTorn, CrashKind::PowerWords]
+            .map(|kind| (seed, kind))
+    }) {
+        let media = image.crash(kind, seed);
+        let db = open(&media, &without_medium()).unwrap();
+        assert!(db.stats().pmem_renewed, "what of the memory is old nobody knows");
+        let kept = prefix(&db);
+        assert!((61..=100).contains(&kept), "{kept}, {kind:?}");
+        // Not written out yet when the process dies once more, and then the power fails.
+        let (a, b) = (db.subtable("a").unwrap(), db.subtable("b").unwrap());
+        (kept..kept + 20).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+        db.sync().unwrap();
+        let image = media.image();
+        drop((a, b, db));
+        media.shutdown();
+        for kind in [CrashKind::Process, CrashKind::PowerLost] {
+            let media = image.crash(kind, seed);
+            let db = open(&media, &without_medium()).unwrap();
+            assert_eq!(prefix(&db), kept + 20, "{kind:?}");
+            assert_eq!(db.stats().pmem_renewed, kind == CrashKind::PowerLost);
+            db.close().unwrap();
+            media.shutdown();
+        }
+    }
+}
+
+/// At every store to the log's tail or to the memory: what of a commit the one has and not the other must not be lost, nor come twice.
+#[test]
+fn a_process_that_dies_between_log_and_memory_loses_nothing() {
+    let mut beside = 0;
+    for stop in 0.. {
+        let media = SimMedia::new(2);
+        let db = open(&media, &in_the_page_cache()).unwrap();
+        let (a, b) =
+            (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
+        (0..3).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+        let taken = Arc::new(std::sync::Mutex::new((0, None)));
+        let sink = taken.clone();
+        media.on_op(Some(Arc::new(move |m: &SimMedia, _: &terrane::media::sim::OpInfo<'_>| {
+            let mut taken = sink.lock().unwrap();
+            if taken.0 == stop {
+                taken.1 = Some(m.image());
+            }
+            taken.0 += 1;
+        })));
+        (3..5).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+        media.on_op(None);
+        drop((a, b, db));
+        media.shutdown();
+        let Some(image) = taken.lock().unwrap().1.take() else { break };
+        let mut media = image.crash(CrashKind::Process, 3);
+        let mut had = None;
+        // And once more, before anything is written out; and with the power failing.
+        for kind in [CrashKind::Process, CrashKind::PowerLost, CrashKind::PowerKept] {
+            let db = open(&media, &without_medium()).unwrap();
+            let now = prefix(&db);
+            assert!((3..=5).contains(&now) && had.is_none_or(|n| n == now), "{had:?}, {now} at {stop}");
+            had = Some(now);
+            let stats = db.stats();
+            let memtables: usize = stats.subtables.iter().map(|s| s.memtables).sum();
+            beside += usize::from(!stats.pmem_renewed && memtables > 2);
+            let image = media.image();
+            drop(db);
+            media.shutdown();
+            media = image.crash(kind, stop);
+        }
+    }
+    assert!(beside > 0, "the log never had a commit that the memory had not");
+}
+
+#[test]
+fn a_memory_that_is_gone_is_made_anew() {
+    let media = SimMedia::new(4);
+    let db = open(&media, &in_the_page_cache()).unwrap();
+    let (a, b) =
+        (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
+    (0..300).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    let killed = media.image();
+    drop((a, b));
+    db.close().unwrap();
+    let closed = media.image();
+    media.shutdown();
+    for (image, kind) in [(killed, CrashKind::Process), (closed, CrashKind::PowerLost)] {
+        let media = image.crash(kind, 5);
+        media.remove_file(&memory_file()).unwrap();
+        let db = open(&media, &without_medium()).unwrap();
+        assert!(db.stats().pmem_renewed && media.exists(&memory_file()).unwrap());
+        assert_eq!(prefix(&db), 300);
+        db.close().unwrap();
+        let db = open(&media, &without_medium()).unwrap();
+        assert!(!db.stats().pmem_renewed);
+        assert_eq!(prefix(&db), 300);
+        db.close().unwrap();
+    }
+}
+
+/// A log that fails gives up what its tail alone has. The memory has that still, but it is no promise, and the log's later entries could not
+/// stand behind it.
+#[test]
+fn after_a_failed_flush_writes_are_refused_and_the_log_says_what_there_is() {
+    let media = SimMedia::new(6);
+    let db = open(&media, &in_the_page_cache()).unwrap();
+    let (a, b) =
+        (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
+    (0..20).for_each(|n| put(&db, &[&a, &b], n, Durability::Sync));
+    (20..30).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    media.set_fault(Some(FaultPlan::nth(0, Fault::Io).only(&[OpKind::Sync]).files("log-")));
+    assert!(db.sync().is_err());
+    let mut batch = WriteBatch::new();
+    batch.put(&a, b"later", b"").unwrap();
+    assert_eq!(db.write(batch, Durability::Buffered).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(prefix(&db), 30, "reads go on");
+    media.set_fault(None);
+    drop((a, b, db));
+    let db = open(&media, &without_medium()).unwrap();
+    let kept = prefix(&db);
+    assert!((20..=30).contains(&kept), "{kept}");
+    let (a, b) = (db.subtable("a").unwrap(), db.subtable("b").unwrap());
+    (kept..40).for_each(|n| put(&db, &[&a, &b], n, Durability::Sync));
+    let image = media.image();
+    drop((a, b, db));
+    media.shutdown();
+    let media = image.crash(CrashKind::PowerLost, 1);
+    let db = open(&media, &without_medium()).unwrap();
+    assert_eq!(prefix(&db), 40);
+    db.close().unwrap();
+}
+
+/// A log whose flush failed, and of which what was written since cannot be read any more, ends before the memory does.
+#[test]
+fn a_memory_that_has_more_than_its_log_is_made_anew() {
+    let media = SimMedia::new(8);
+    let db = open(&media, &in_the_page_cache()).unwrap();
+    let (a, b) =
+        (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
+    (0..20).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    db.sync().unwrap();
+    // More than the tail has room for, and less than is flushed by itself.
+    (20..420).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    assert_eq!(db.stats().flushes, 0);
+    media.set_fault(Some(FaultPlan::nth(0, Fault::Io).only(&[OpKind::Sync]).files("log-")));
+    assert!(db.sync().is_err());
+    drop((a, b, db));
+    media.set_fault(None);
+    let media = media.image().crash(CrashKind::Process, 1);
+    let mut logs: Vec<_> = media.list(Path::new(DIR)).unwrap().into_iter().map(|e| e.name).collect();
+    logs.retain(|name| name.starts_with("log-"));
+    logs.sort();
+    for (number, name) in logs.iter().enumerate() {
+        let file = media.open(&Path::new(DIR).join(name), WRITE).unwrap();
+        let from = if number == 0 { 8 << 12 } else { 1 << 12 };
+        file.write_at(&vec![0; file.len().unwrap() as usize - from], from as u64).unwrap();
+        file.sync().unwrap();
+    }
+    let db = open(&media, &without_medium()).unwrap();
+    assert!(db.stats().pmem_renewed);
+    let kept = prefix(&db);
+    assert!((20..420).contains(&kept), "{kept}");
+    let (a, b) = (db.subtable("a").unwrap(), db.subtable("b").unwrap());
+    (kept..kept + 10).for_each(|n| put(&db, &[&a, &b], n, Durability::Sync));
+    let image = media.image();
+    drop((a, b, db));
+    media.shutdown();
+    let db = open(&image.crash(CrashKind::PowerLost, 2), &without_medium()).unwrap();
+    assert_eq!(prefix(&db), kept + 10);
+    db.close().unwrap();
+}
+
+#[test]
+fn with_a_log_and_without_one_are_not_exchanged() {
+    for (first, second) in [(PmemMode::PageCache, PmemMode::Dax), (PmemMode::Dax, PmemMode::PageCache)] {
+        let media = SimMedia::new(7);
+        let with = |mode| without_medium().medium(Medium::Pmem(tiny_memory().mode(mode)));
+        open(&media, &with(first)).unwrap().close().unwrap();
+        let e = open(&media, &with(second)).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+        assert!(e.hint().is_some());
+        open(&media, &with(first)).unwrap().close().unwrap();
+    }
+}
