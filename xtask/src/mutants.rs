@@ -244,7 +244,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a batch lets go of its locks before it is published",
-        file: COMMIT,
+        file: "crates/terrane/src/db/request.rs",
         old: "if let Locks::Held(locks) = r.locks { locks } else { None };",
         new: "{ drop(r.locks); None };",
         tests: &["published"],

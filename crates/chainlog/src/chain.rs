@@ -157,7 +157,8 @@ impl Chain {
             let at = self.space.zones().place(fresh.number())?;
             self.lock_zones().push(fresh.number());
             self.tail.zone_at.store(at as u64, Ordering::Relaxed);
-            opened = Some((fresh, ZoneHeader { memtable: self.number, slot: slots, before: next as u64 }));
+            let header = ZoneHeader { memtable: self.number, slot: slots, before: next as u64 };
+            opened = Some(Box::new((fresh, header)));
             (slots, next) = (slots + 1, ZONE_HEADER);
             self.tail.slots.store(slots, Ordering::Relaxed);
         }
@@ -331,8 +332,8 @@ pub struct Place<'c> {
     at: usize,
     /// Bytes, with the header.
     total: usize,
-    /// A zone that is opened for it.
-    opened: Option<(Fresh<'c>, ZoneHeader)>,
+    /// A zone that is opened for it: for one item in thousands, and so apart.
+    opened: Option<Box<(Fresh<'c>, ZoneHeader)>>,
     written: bool,
 }
 
@@ -360,7 +361,7 @@ impl<'c> Place<'c> {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it is not as long as was said, or says what cannot be; what the memory fails with. The chain is
     /// broken then.
-    pub fn write(mut self, lsn: Lsn, items: u32, units: u32, mut item: Item) -> Result<Stored<'c>> {
+    pub fn write(mut self, lsn: Lsn, items: u32, units: u32, mut item: Box<Item>) -> Result<Stored<'c>> {
         let (chain, total) = (self.chain, self.total);
         let len = total - ITEM_HEADER;
         if item.len() != len {
@@ -371,10 +372,11 @@ impl<'c> Place<'c> {
         if item.seqs().is_some_and(|(least, most)| least <= lsn || most > header.end_lsn()) {
             return Err(Error::invalid("a record's sequence is not one of its commit's"));
         }
-        if let Some((fresh, zone)) = &self.opened {
-            fresh.write(0, &zone.encode())?;
+        if let Some(opened) = &self.opened {
+            opened.0.write(0, &opened.1.encode())?;
         }
-        if let Some((fresh, zone)) = self.opened.take() {
+        if let Some(opened) = self.opened.take() {
+            let (fresh, zone) = *opened;
             fresh.commit(zone_tag(chain.number, zone.slot))?;
         }
         chain.pmem().write(self.at, item.under(&header.encode(chain.salt, self.position)))?;
@@ -393,7 +395,7 @@ pub struct Stored<'c> {
     _own_thread: PhantomData<*const ()>,
     /// Where in the memory it begins.
     pub(crate) at: usize,
-    pub(crate) item: Item,
+    pub(crate) item: Box<Item>,
     written: Written,
     fenced: bool,
 }
@@ -415,7 +417,7 @@ impl<'c> Stored<'c> {
     }
 
     /// The item, empty, if no index is to be told of its records.
-    pub fn into_item(self) -> Item {
+    pub fn into_item(self) -> Box<Item> {
         let mut item = self.item;
         item.clear();
         item

@@ -65,7 +65,7 @@ impl ChainIndex {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an item of another chain: its commit must not be ordered then.
-    pub fn insert(&self, mut stored: Stored<'_>) -> Result<Item> {
+    pub fn insert(&self, mut stored: Stored<'_>) -> Result<Box<Item>> {
         if !std::ptr::eq(stored.chain, &self.chain) {
             return Err(Error::invalid("an item of another chain"));
         }

@@ -195,6 +195,11 @@ pub struct Admission {
 }
 
 impl Admission {
+    /// How many have not been opened.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
     /// Takes one of the zones.
     ///
     /// # Errors

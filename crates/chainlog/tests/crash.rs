@@ -153,7 +153,7 @@ fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Com
     let mut admission = space.admit(of.len() as u64)?;
     let (mut places, mut seq) = (Vec::new(), lsn);
     for (subtable, values) in of {
-        let mut item = Item::new();
+        let mut item = Box::new(Item::new());
         for value in values {
             seq += 1;
             let key = subtable.to_be_bytes();
@@ -364,7 +364,7 @@ fn a_place_that_is_not_written_breaks_its_chain_and_its_zone_is_nobody_elses() {
     let [broken, whole] = [create(1), create(2)];
     let mut admission = space.admit(1).unwrap();
     let place = broken.assign(64, &mut admission).unwrap();
-    let refused = place.write(1, 1, 1, Item::new()).map(drop).unwrap_err();
+    let refused = place.write(1, 1, 1, Box::default()).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     let mut more = space.admit(1).unwrap();
     assert_eq!(broken.assign(8, &mut more).unwrap_err().kind(), ErrorKind::Poisoned);
@@ -389,7 +389,7 @@ fn what_could_not_be_recovered_is_not_written() {
     let chains = [create(1), create(2), create(3)];
     // A sequence that is not its commit's, before it and behind it, and one that there is none of.
     for (chain, seq) in chains.iter().zip([5, 7, MAX_SEQ + 1]) {
-        let mut item = Item::new();
+        let mut item = Box::new(Item::new());
         let record = ChainRecord { key: b"k", seq, kind: Kind::Put, value: b"v" };
         if seq > MAX_SEQ {
             assert_eq!(item.push(&record, true).unwrap_err().kind(), ErrorKind::LimitExceeded);
@@ -414,7 +414,7 @@ fn items_are_committed_in_the_order_in_which_they_lie() {
     let chain = Chain::create(&space, ChainMemtable { subtable: 1, generation: 1, from_lsn: 1 }).unwrap();
     let mut admission = space.admit(2).unwrap();
     let mut write = |lsn| {
-        let mut item = Item::new();
+        let mut item = Box::new(Item::new());
         item.push(&ChainRecord { key: b"k", seq: lsn + 1, kind: Kind::Put, value: b"v" }, true).unwrap();
         let place = chain.assign(item.len(), &mut admission).unwrap();
         place.write(lsn, 1, 1, item).unwrap().written()

@@ -65,7 +65,7 @@ fn content(index: &MemIndex) -> Model {
 
 /// Stores one commit of a memtable alone, and tells its index.
 fn put(memtable: &ChainIndex, space: &Arc<Space>, lsn: Lsn, puts: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
-    let mut item = Item::new();
+    let mut item = Box::new(Item::new());
     for ((key, value), seq) in puts.iter().zip(lsn + 1..) {
         item.push(&ChainRecord { key, seq, kind: Kind::Put, value }, true)?;
     }
@@ -186,7 +186,7 @@ fn an_item_of_another_memtable_is_refused() {
     Halloc::create(&*media, Path::new("/pm"), &PLAN, UUID, 0).unwrap();
     let space = open(&*media, Path::new("/pm"), PmemMode::Dax);
     let [one, other] = [1, 2].map(|n| memtable(Chain::create(&space, of(n)).unwrap(), &space, PLACES[0]));
-    let mut item = Item::new();
+    let mut item = Box::new(Item::new());
     let record = ChainRecord { key: b"k", seq: 2, kind: Kind::Put, value: b"v" };
     assert_eq!(item.push(&record, true).unwrap(), record_len(1, 1));
     assert_eq!((item.count(), item.len()), (1, record_len(1, 1)));
@@ -254,7 +254,7 @@ impl Shared {
         };
         let (mut all, mut seq) = (Vec::new(), lsn);
         let stored = touched.iter().zip(places).map(|(m, place)| {
-            let mut item = Item::new();
+            let mut item = Box::new(Item::new());
             for _ in 0..records {
                 seq += 1;
                 all.push((*m, seq, key(seq)));

@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use terrane_base::{Error, ErrorKind, Result, SubtableId};
-use terrane_format::batch::{Op, put_op};
+use terrane_format::Kind;
+use terrane_format::batch::{Op, Ops, put_op};
+use terrane_format::chain::record_len;
 use terrane_format::limits::{check_key, check_value};
-use terrane_format::{Kind, checksum};
 
 use crate::db::subtable::Subtable;
 use crate::db::table::Table;
 
 /// The subtables of a batch: mostly one.
 pub(crate) type Tables = SmallVec<[Arc<Table>; 2]>;
+
+/// Bytes that the records of a batch take in persistent memory ([`record_len`]), in each of its subtables, in their order.
+pub(crate) type Lengths = SmallVec<[u32; 2]>;
 
 /// Operations that one commit applies atomically, across subtables, at any crash point. Later operations on a key win
 /// over earlier ones.
@@ -28,6 +32,8 @@ pub struct WriteBatch {
     count: u32,
     /// The distinct subtables named, in the order of their first use.
     tables: Tables,
+    /// Of each of them; counted while operations are added one by one, and else not there.
+    lengths: Lengths,
     large: Vec<LargePut>,
 }
 
@@ -66,17 +72,18 @@ impl WriteBatch {
     pub fn put(&mut self, subtable: &Subtable, key: &[u8], value: &[u8]) -> Result<()> {
         check_key(key)?;
         check_value(value)?;
-        let table = self.enter(subtable)?;
-        if value.len() >= subtable.table().value_threshold() {
+        let at = self.enter(subtable)?;
+        let table = subtable.table();
+        if value.len() >= table.value_threshold() {
             self.large.push(LargePut {
                 at: self.body.len(),
-                subtable: table,
+                subtable: table.id,
                 key: key.into(),
                 value: value.into(),
             });
             self.count += 1;
         } else {
-            self.push(Op { kind: Kind::Put, subtable: table, key, value });
+            self.push(at, Op { kind: Kind::Put, subtable: table.id, key, value });
         }
         Ok(())
     }
@@ -87,8 +94,8 @@ impl WriteBatch {
     /// As for [`WriteBatch::put`].
     pub fn delete(&mut self, subtable: &Subtable, key: &[u8]) -> Result<()> {
         check_key(key)?;
-        let table = self.enter(subtable)?;
-        self.push(Op { kind: Kind::Delete, subtable: table, key, value: &[] });
+        let at = self.enter(subtable)?;
+        self.push(at, Op { kind: Kind::Delete, subtable: subtable.table().id, key, value: &[] });
         Ok(())
     }
 
@@ -100,9 +107,10 @@ impl WriteBatch {
     pub fn delete_range(&mut self, subtable: &Subtable, start: &[u8], end: &[u8]) -> Result<()> {
         check_key(start)?;
         check_key(end)?;
-        let table = self.enter(subtable)?;
+        let at = self.enter(subtable)?;
         if start < end {
-            self.push(Op { kind: Kind::RangeDelete, subtable: table, key: start, value: end });
+            let subtable = subtable.table().id;
+            self.push(at, Op { kind: Kind::RangeDelete, subtable, key: start, value: end });
         }
         Ok(())
     }
@@ -127,25 +135,32 @@ impl WriteBatch {
         self.body.clear();
         self.count = 0;
         self.tables.clear();
+        self.lengths.clear();
         self.large.clear();
     }
 
-    fn push(&mut self, op: Op<'_>) {
+    /// Adds an operation on the subtable of that number.
+    fn push(&mut self, at: usize, op: Op<'_>) {
+        // (Where a batch was cut they are not there.)
+        if let Some(len) = self.lengths.get_mut(at) {
+            *len = len.saturating_add(length_of(&op));
+        }
         // One growth for what one operation takes.
         self.body.reserve(op.key.len() + op.value.len() + OP_OVERHEAD);
         put_op(&mut self.body, &op);
         self.count += 1;
     }
 
-    fn enter(&mut self, subtable: &Subtable) -> Result<SubtableId> {
+    /// The subtable's number among those of the batch.
+    fn enter(&mut self, subtable: &Subtable) -> Result<usize> {
         let table = subtable.table();
         if let Some(last) = self.tables.last()
             && Arc::ptr_eq(last, table)
         {
-            return Ok(table.id);
+            return Ok(self.tables.len() - 1);
         }
-        if self.tables.iter().any(|t| Arc::ptr_eq(t, table)) {
-            return Ok(table.id);
+        if let Some(at) = self.tables.iter().position(|t| Arc::ptr_eq(t, table)) {
+            return Ok(at);
         }
         if let Some(first) = self.tables.first()
             && first.database != table.database
@@ -157,8 +172,11 @@ impl WriteBatch {
             .with_subtable(&*table.name));
         }
         table.check_alive()?;
+        if self.lengths.len() == self.tables.len() {
+            self.lengths.push(0);
+        }
         self.tables.push(table.clone());
-        Ok(table.id)
+        Ok(self.tables.len() - 1)
     }
 
     /// The encoded operations, without large puts.
@@ -182,6 +200,12 @@ impl WriteBatch {
         self.count = mark.count;
         self.large.truncate(mark.large);
         self.tables.truncate(mark.tables);
+        self.forget_lengths();
+    }
+
+    /// They are counted again when they are asked for.
+    fn forget_lengths(&mut self) {
+        self.lengths.clear();
     }
 
     pub(crate) fn tables(&self) -> &[Arc<Table>] {
@@ -203,16 +227,42 @@ impl WriteBatch {
         }
         body.extend_from_slice(&self.body[from..]);
         self.body = body;
+        self.forget_lengths();
     }
 
     /// Operations that are encoded already, on these subtables.
     pub(crate) fn from_parts(body: Vec<u8>, count: u32, tables: Tables) -> Self {
-        WriteBatch { body, count, tables, large: Vec::new() }
+        WriteBatch { body, count, tables, lengths: Lengths::new(), large: Vec::new() }
     }
 
-    /// The encoded operations, their number and CRC, and the subtables.
-    pub(crate) fn into_parts(self) -> (Vec<u8>, u32, u32, Tables) {
-        let crc = checksum::crc(&self.body);
-        (self.body, self.count, crc, self.tables)
+    /// What the records take in persistent memory, large puts apart.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] for 4 GiB and more; for a batch that names a subtable that it did not enter.
+    pub(crate) fn lengths(&mut self) -> Result<Lengths> {
+        if self.lengths.len() != self.tables.len() {
+            self.lengths = self.tables.iter().map(|_| 0).collect();
+            for op in Ops::new(&self.body) {
+                let op = op?;
+                let at = self.tables.iter().position(|t| t.id == op.subtable);
+                let at =
+                    at.ok_or_else(|| Error::corruption("a batch names a subtable that it did not enter"))?;
+                self.lengths[at] = self.lengths[at].saturating_add(length_of(&op));
+            }
+        }
+        if self.lengths.contains(&u32::MAX) {
+            return Err(Error::limit("bytes of a batch's records", u32::MAX.into(), u64::from(u32::MAX) - 1));
+        }
+        Ok(std::mem::take(&mut self.lengths))
     }
+
+    /// The encoded operations, their number, and the subtables.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, u32, Tables) {
+        (self.body, self.count, self.tables)
+    }
+}
+
+/// Bytes of an operation's record.
+fn length_of(op: &Op<'_>) -> u32 {
+    u32::try_from(record_len(op.key.len(), op.value.len())).unwrap_or(u32::MAX)
 }

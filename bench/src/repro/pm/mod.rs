@@ -119,14 +119,14 @@ impl Orderer<Entry> for Store {
 
 /// What a thread commits with; kept for its memory.
 pub(super) struct Hand {
-    item: Item,
+    item: Box<Item>,
     done: Completion,
     value: Vec<u8>,
 }
 
 impl Hand {
     pub(super) fn new() -> Self {
-        Hand { item: Item::new(), done: Completion::new(), value: Vec::new() }
+        Hand { item: Box::default(), done: Completion::new(), value: Vec::new() }
     }
 }
 

@@ -7,19 +7,19 @@
 use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 
+use arc_swap::Guard;
 use smallvec::SmallVec;
-use terrane_base::{Error, Lsn, Result, SubtableId};
-use terrane_chainlog::{Item, Place, Stored, Written};
+use terrane_base::{Error, Lsn, Result};
+use terrane_chainlog::{Admission, Item, Place, Stored, Written};
 use terrane_commit::Filled;
 use terrane_format::Kind;
 use terrane_format::batch::{EntryKind, Ops};
-use terrane_format::chain::{ChainRecord, record_len};
+use terrane_format::chain::ChainRecord;
 
-use crate::batch::Tables;
 use crate::chains::Chains;
-use crate::db::commit::{GroupEntry, Locks, Request};
 use crate::db::engine::{Engine, closing};
-use crate::db::table::Table;
+use crate::db::request::{GroupEntry, Locks, Request, Requests};
+use crate::db::table::{Super, Table};
 use crate::log::Log;
 use crate::memtable::Memtable;
 use crate::tombstone::During;
@@ -30,47 +30,34 @@ const KEPT_ITEMS: usize = 4;
 const KEPT_BYTES: usize = 1 << 20;
 
 thread_local! {
-    static ITEMS: RefCell<Vec<Item>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Bytes of a request's records in each of its subtables, in their order.
-pub(crate) type Lengths = SmallVec<[u32; 2]>;
-
-/// How much each of `tables` takes of a batch's operations.
-///
-/// # Errors
-/// For a batch that names a subtable that it did not enter, and one whose records take more than 4 GiB.
-pub(crate) fn lengths(ops: &[u8], tables: &Tables) -> Result<Lengths> {
-    let mut lengths: Lengths = tables.iter().map(|_| 0).collect();
-    for op in Ops::new(ops) {
-        let op = op?;
-        let at = position(tables, op.subtable)?;
-        let len = u32::try_from(record_len(op.key.len(), op.value.len())).unwrap_or(u32::MAX);
-        lengths[at] = lengths[at]
-            .checked_add(len)
-            .ok_or_else(|| Error::limit("bytes of a batch's records", u64::MAX, u32::MAX.into()))?;
-    }
-    Ok(lengths)
-}
-
-fn position(tables: &Tables, id: SubtableId) -> Result<usize> {
-    let at = tables.iter().position(|t| t.id == id);
-    at.ok_or_else(|| Error::corruption("a batch names a subtable that it did not enter"))
+    #[allow(clippy::vec_box, reason = "they are boxed elsewhere")]
+    static ITEMS: RefCell<Vec<Box<Item>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The items of a group, each with its memtable.
 pub(crate) type Items = SmallVec<[(Arc<Memtable>, Written); 1]>;
 
-/// What a group has for one subtable.
-struct Share {
-    table: Arc<Table>,
+/// What a group has for one subtable. Counts no reference: those of a subtable that many threads write to are on one line for all of them.
+struct Share<'r> {
+    table: &'r Arc<Table>,
     /// By request: which one, and the bytes of its records.
     parts: SmallVec<[(usize, u32); 1]>,
-    /// That of the group's epoch, once it has its place.
-    memtable: OnceCell<Arc<Memtable>>,
+    /// Once it has its place: the subtable as of then, and the group's epoch.
+    state: OnceCell<(Guard<Arc<Super>>, u64)>,
 }
 
+impl Share<'_> {
+    /// That of the group's epoch, once it has its place.
+    fn memtable(&self) -> Option<&Arc<Memtable>> {
+        self.state.get().map(|(state, epoch)| state.memtable_for(*epoch))
+    }
+}
+
+/// Zones that were set aside, by request.
+type Zones = SmallVec<[Option<Admission>; 1]>;
+
 /// The places that a group has got.
+#[derive(Default)]
 struct Turn<'s> {
     /// Whether requests without locks came too late: see `txn::plain`.
     guarded: bool,
@@ -79,16 +66,16 @@ struct Turn<'s> {
     failed: Option<Error>,
 }
 
-fn shares(requests: &[Request]) -> SmallVec<[Share; 1]> {
-    let mut shares: SmallVec<[Share; 1]> = SmallVec::new();
+fn shares(requests: &[Box<Request>]) -> SmallVec<[Share<'_>; 1]> {
+    let mut shares: SmallVec<[Share<'_>; 1]> = SmallVec::new();
     for (number, request) in requests.iter().enumerate() {
         for (table, len) in request.tables.iter().zip(&request.lengths) {
             let part = (number, *len);
-            match shares.iter_mut().find(|s| Arc::ptr_eq(&s.table, table)) {
+            match shares.iter_mut().find(|s| Arc::ptr_eq(s.table, table)) {
                 Some(share) => share.parts.push(part),
                 None => {
                     let parts = SmallVec::from_iter([part]);
-                    shares.push(Share { table: table.clone(), parts, memtable: OnceCell::new() });
+                    shares.push(Share { table, parts, state: OnceCell::new() });
                 }
             }
         }
@@ -101,36 +88,42 @@ impl Engine {
     /// fills the place.
     pub(crate) fn place_in_memory(
         self: &Arc<Self>,
+        chains: &Chains,
         trailing: Option<&Log>,
-        mut requests: SmallVec<[Request; 1]>,
+        mut requests: Requests,
     ) {
-        let units: u64 = requests.iter().map(Request::units).sum();
+        let units: u64 = requests.iter().map(|r| r.units()).sum();
+        let mut zones: Zones = requests.iter_mut().map(|r| r.zones.take()).collect();
         let shares = shares(&requests);
-        let reserved = self
-            .ring
-            .reserve_in_turn(units, &**self, |_, epoch| self.take_turn(epoch, &mut requests, &shares));
-        let (place, turn) = match reserved {
-            Ok(r) => r,
+        let mut turn = Turn::default();
+        let reserved = self.ring.reserve_in_turn(units, &**self, |_, epoch| {
+            self.take_turn(epoch, &requests, &mut zones, &shares, &mut turn);
+        });
+        let place = match reserved {
+            Ok((place, ())) => place,
             Err(e) => {
+                drop(turn);
+                drop(shares);
                 requests.into_iter().for_each(|r| self.refuse(r, e.clone()));
                 return;
             }
         };
         let (from, guarded) = (place.pos() * 8, turn.guarded);
         let mut entry = GroupEntry::default();
-        match self.write_items(from, units, turn, &requests, &shares) {
-            Ok(written) => entry.written = written,
-            Err(e) => entry.failed = Some(e),
+        if let Err(e) = self.write_items(from, units, turn, &requests, &shares, &mut entry.written) {
+            entry.failed = Some(e);
         }
+        zones.into_iter().flatten().for_each(|zones| chains.done_with(zones));
         let mut full: SmallVec<[Arc<Table>; 1]> = SmallVec::new();
         for share in &shares {
-            if let Some(memtable) = share.memtable.get()
-                && self.is_full(&share.table, memtable, requests.iter().map(Request::count).sum())
+            if let Some(memtable) = share.memtable()
+                && self.is_full(share.table, memtable, requests.iter().map(|r| r.count()).sum())
             {
                 full.push(share.table.clone());
             }
         }
-        let (mut lsn, mut late) = (from, Vec::new());
+        drop(shares);
+        let (mut lsn, mut late) = (from, Requests::new());
         for r in requests {
             let is_late = guarded && r.is_unlocked();
             if let Some(log) = trailing {
@@ -157,10 +150,17 @@ impl Engine {
     }
 
     /// In the group's turn: a place in each memtable that it has records for.
-    fn take_turn<'s>(&self, epoch: u64, requests: &mut [Request], shares: &'s [Share]) -> Turn<'s> {
+    fn take_turn<'s>(
+        &self,
+        epoch: u64,
+        requests: &[Box<Request>],
+        zones: &mut Zones,
+        shares: &'s [Share<'_>],
+        turn: &mut Turn<'s>,
+    ) {
         // After the reservation: see `txn::plain`.
         let guarded = self.transactions.guarded();
-        let mut turn = Turn { guarded, places: SmallVec::new(), failed: None };
+        turn.guarded = guarded;
         for (number, share) in shares.iter().enumerate() {
             let (mut len, mut payer) = (0, None);
             for (request, part) in &share.parts {
@@ -173,16 +173,16 @@ impl Engine {
             // See `Engine::close`: whoever closes has waited for those that reserved before they could see this.
             if self.journal.is_closed() {
                 turn.failed = Some(closing());
-                return turn;
+                return;
             }
             // Where a subtable was dropped nothing is written any more: who dropped it waits for all that was reserved before it was seen to
             // be, and gives its chains back.
             if share.table.is_dropped() {
                 continue;
             }
-            let memtable = share.memtable.get_or_init(|| share.table.state().memtable_for(epoch).clone());
-            let Some(records) = memtable.chain() else { continue };
-            let assigned = match &mut requests[payer].zones {
+            let (state, epoch) = share.state.get_or_init(|| (share.table.state(), epoch));
+            let Some(records) = state.memtable_for(*epoch).chain() else { continue };
+            let assigned = match &mut zones[payer] {
                 Some(zones) => records.index().chain().assign(len, zones),
                 None => Err(Error::invalid("a commit without zones that were set aside for it")),
             };
@@ -190,11 +190,10 @@ impl Engine {
                 Ok(place) => turn.places.push((number, place)),
                 Err(e) => {
                     turn.failed = Some(e);
-                    return turn;
+                    return;
                 }
             }
         }
-        turn
     }
 
     /// Writes all records of a group, and tells the indexes where they are. What was not written breaks its chain, and fails the group.
@@ -203,14 +202,15 @@ impl Engine {
         from: Lsn,
         units: u64,
         turn: Turn<'_>,
-        requests: &[Request],
-        shares: &[Share],
-    ) -> Result<Items> {
+        requests: &[Box<Request>],
+        shares: &[Share<'_>],
+        written: &mut Items,
+    ) -> Result<()> {
         if let Some(e) = turn.failed {
             return Err(e);
         }
         let needed = || self.needed();
-        let mut items: SmallVec<[Item; 1]> = turn.places.iter().map(|_| take_item()).collect();
+        let mut items: SmallVec<[Box<Item>; 1]> = turn.places.iter().map(|_| take_item()).collect();
         let mut hashes: SmallVec<[(usize, u64); 8]> = SmallVec::new();
         let mut lsn = from;
         for r in requests {
@@ -223,7 +223,7 @@ impl Engine {
                 let op = op?;
                 let place = turn.places.iter().position(|(share, _)| shares[*share].table.id == op.subtable);
                 let Some(place) = place else { continue };
-                let Some(memtable) = shares[turn.places[place].0].memtable.get() else { continue };
+                let Some(memtable) = shares[turn.places[place].0].memtable() else { continue };
                 let record = ChainRecord { key: op.key, seq, kind: op.kind, value: op.value };
                 items[place].push(&record, op.kind != Kind::RangeDelete)?;
                 if let Some(hash) = memtable.announce(from, &record, During::Reads(&needed))? {
@@ -236,10 +236,9 @@ impl Engine {
         let mut memtables: SmallVec<[&Arc<Memtable>; 1]> = SmallVec::new();
         for ((share, place), item) in turn.places.into_iter().zip(items) {
             stored.push(place.write(from, count, length, item)?);
-            memtables.extend(shares[share].memtable.get());
+            memtables.extend(shares[share].memtable());
         }
         Stored::fence_all(&mut stored);
-        let mut written = Items::new();
         for (stored, memtable) in stored.into_iter().zip(&memtables) {
             written.push(((*memtable).clone(), stored.written()));
             if let Some(records) = memtable.chain() {
@@ -250,7 +249,7 @@ impl Engine {
         for (place, hash) in hashes {
             memtables[place].indexed(hash);
         }
-        Ok(written)
+        Ok(())
     }
 }
 
@@ -275,12 +274,12 @@ impl Chains {
     }
 }
 
-fn take_item() -> Item {
+fn take_item() -> Box<Item> {
     // A thread that ends has none any more.
     ITEMS.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().unwrap_or_default()
 }
 
-fn give_item(item: Item) {
+fn give_item(item: Box<Item>) {
     let _ = ITEMS.try_with(|kept| {
         let mut kept = kept.borrow_mut();
         if kept.len() < KEPT_ITEMS && item.capacity() <= KEPT_BYTES {

@@ -17,7 +17,7 @@
 //!
 //! # Concurrency
 //! Leaders write in parallel; one orderer at a time has the words advance. What else there is are an atomic and, for releasing and
-//! closing, a mutex.
+//! closing, a mutex; and one for each zone that is kept aside between commits, which its threads take each commit, and nearly nobody else.
 //!
 //! # After a crash
 //! See [`terrane_chainlog::recover()`] and [`crate::recovery`].
@@ -26,10 +26,12 @@ pub(crate) mod commit;
 pub(crate) mod records;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use terrane_base::metrics::stripe;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_chainlog::{Admission, Chain, Space};
 use terrane_format::chain::ChainMemtable;
@@ -37,6 +39,8 @@ use terrane_media::Media;
 
 /// Of how many parts of all zones' bytes one is left out of the memtables' budget: commits on their way may need zones beyond it.
 const SPARE: usize = 8;
+/// Zones that are kept between commits at most.
+const KEPT: usize = 16;
 
 /// The persistent memory of an open database.
 #[derive(Debug)]
@@ -56,6 +60,20 @@ pub(crate) struct Chains {
     lost_space: Arc<ArcSwapOption<Error>>,
     /// The memory is new, in the place of one that was of no use any more.
     renewed: bool,
+    /// Zones that are set aside for whoever commits next, by thread.
+    kept: Box<[CachePadded<Mutex<Option<Admission>>>]>,
+    /// How many wait for zones.
+    scarce: AtomicUsize,
+}
+
+/// Somebody waits for zones.
+#[must_use]
+pub(crate) struct Scarce<'c>(&'c Chains);
+
+impl Drop for Scarce<'_> {
+    fn drop(&mut self) {
+        self.0.scarce.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Chains {
@@ -80,6 +98,8 @@ impl Chains {
             releasing: Mutex::new(true),
             lost_space,
             renewed,
+            kept: (0..KEPT).map(|_| CachePadded::default()).collect(),
+            scarce: AtomicUsize::new(0),
         }
     }
 
@@ -95,7 +115,8 @@ impl Chains {
     /// Bytes of all zones, and of those that are taken or set aside.
     pub(crate) fn sizes(&self) -> (u64, u64) {
         let (all, zone) = (self.space.zone_count(), self.space.zone_bytes() as u64);
-        (all * zone, all.saturating_sub(self.space.free()) * zone)
+        let kept = self.kept.iter().filter(|kept| kept.lock().is_some()).count() as u64;
+        (all * zone, all.saturating_sub(self.space.free() + kept) * zone)
     }
 
     /// What memtables may take of a memory, their indexes included.
@@ -144,7 +165,32 @@ impl Chains {
 
     /// Sets zones aside for a commit to so many subtables; `None` if there are too few now.
     pub(crate) fn try_admit(&self, subtables: usize) -> Option<Admission> {
+        if subtables == 1
+            && let Some(kept) = self.kept[stripe() % KEPT].lock().take()
+        {
+            return Some(kept);
+        }
         self.space.admit(subtables as u64).ok()
+    }
+
+    /// As [`Chains::try_admit`], of zones that are kept too, for those who wait for some: until all of these are told that they
+    /// [no longer do](Scarce), none is kept.
+    pub(crate) fn scarce(&self) -> Scarce<'_> {
+        self.scarce.fetch_add(1, Ordering::Relaxed);
+        // Who keeps one looks while it holds the lock: before this, and it is found here, or behind it, and it is seen to be scarce.
+        self.kept.iter().for_each(|kept| drop(kept.lock().take()));
+        Scarce(self)
+    }
+
+    /// A commit has its places. What it has not opened is kept for the next one, for else each commit would change what all threads look at.
+    pub(crate) fn done_with(&self, zones: Admission) {
+        if zones.left() == 1 && self.space.free() > self.space.zone_count() / SPARE as u64 {
+            let mut kept = self.kept[stripe() % KEPT].lock();
+            if kept.is_none() && self.scarce.load(Ordering::Relaxed) == 0 {
+                *kept = Some(zones);
+            }
+        }
+        // Else they go back.
     }
 
     /// Gives a memtable's chain back: all that was committed in it is in extents or of no use, and the manifest says so, and that all

@@ -15,180 +15,29 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 use terrane_base::metrics::stripe;
-use terrane_base::waiter::Settler;
 use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, Waiter};
 use terrane_commit::{Filled, Lead, Orderer, Role};
 use terrane_format::batch::{EntryHeader, EntryKind, Ops, body_crc, entry_len};
+use terrane_format::checksum;
 use terrane_format::value_ref::ValueRef;
-use terrane_locks::Owner;
 
-use crate::batch::{Tables, WriteBatch};
-use crate::chains::commit::{Items, Lengths};
+use crate::batch::{Lengths, WriteBatch};
 use crate::compact::pick::SCATTERED;
 use crate::db::engine::{Engine, closing, log_poisoned};
 use crate::db::journal::Journal;
+use crate::db::request::{Form, GroupEntry, Locks, Request, Requests};
 use crate::db::table::Table;
-use crate::log::{Admission, Log};
+use crate::log::Log;
 use crate::memtable::Memtable;
 use crate::options::Durability;
 use crate::tombstone::{During, Needed};
-use crate::txn::attach::Attachment;
 
 /// A memtable with fewer deletions than this goes on until it is full.
 const FEW_DELETES: u64 = 1 << 15;
 /// One that is mostly deletions does not go on beyond these: stepping over them takes 0.1 s or so.
 const MANY_DELETES: u64 = 1 << 20;
-
-/// One entry of the log on its way there, mostly through a bucket.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) kind: EntryKind,
-    /// What stands in front of the operations.
-    head: Vec<u8>,
-    body: Vec<u8>,
-    count: u32,
-    body_crc: u32,
-    sync: bool,
-    pub(crate) tables: Tables,
-    /// Large values that the body refers to, written already.
-    values: Vec<ValueRef>,
-    settler: Settler,
-    pub(crate) locks: Locks,
-    /// What becomes part of the database in its turn.
-    attachment: Option<Box<Attachment>>,
-    /// Held until the body is in the log.
-    _admission: Option<Admission>,
-    /// In persistent memory: bytes of its records in each of its subtables, ...
-    pub(crate) lengths: Lengths,
-    /// ... and a zone for each of them.
-    pub(crate) zones: Option<terrane_chainlog::Admission>,
-}
-
-/// What keeps others from what a request writes.
-#[derive(Debug)]
-pub(crate) enum Locks {
-    /// Nothing: nobody takes locks, or did not when it was looked last.
-    None,
-    /// Locks; they are let go of once the request is published, if they come along.
-    Held(Option<Owner>),
-}
-
-/// What is to be committed, and how.
-#[derive(Debug)]
-pub(crate) struct Form {
-    pub(crate) kind: EntryKind,
-    pub(crate) head: Vec<u8>,
-    pub(crate) durability: Durability,
-    pub(crate) locks: Locks,
-    /// It has its place when the call that submits it returns: what is submitted later comes behind it.
-    pub(crate) ordered: bool,
-}
-
-impl Form {
-    /// A batch that no transaction stands behind.
-    pub(crate) fn plain(durability: Durability) -> Self {
-        Form { kind: EntryKind::Batch, head: Vec::new(), durability, locks: Locks::None, ordered: false }
-    }
-
-    /// A transaction's batch, with its locks or while it keeps them itself.
-    pub(crate) fn locked(durability: Durability, locks: Option<Owner>) -> Self {
-        Form { locks: Locks::Held(locks), ..Form::plain(durability) }
-    }
-
-    /// A stage of a prepared transaction that keeps its locks itself.
-    pub(crate) fn stage(kind: EntryKind, head: Vec<u8>, durability: Durability) -> Self {
-        Form { kind, head, ..Form::locked(durability, None) }
-    }
-}
-
-impl Request {
-    /// Fills a place with nothing.
-    pub(crate) fn no_op(settler: Settler) -> Self {
-        Request {
-            kind: EntryKind::NoOp,
-            head: Vec::new(),
-            body: Vec::new(),
-            count: 0,
-            body_crc: 0,
-            sync: false,
-            tables: Tables::new(),
-            values: Vec::new(),
-            settler,
-            locks: Locks::Held(None),
-            attachment: None,
-            _admission: None,
-            lengths: Lengths::new(),
-            zones: None,
-        }
-    }
-
-    /// Attaches runs; in the log it is nothing. Alone in its place.
-    pub(crate) fn attach(attachment: Attachment, settler: Settler) -> Self {
-        Request { attachment: Some(Box::new(attachment)), ..Request::no_op(settler) }
-    }
-
-    /// What it takes of the order, in bytes: those of its entry in the log, where there is one.
-    fn len(&self) -> u64 {
-        entry_len(self.head.len() + self.body.len())
-    }
-
-    /// That in units of the ring.
-    pub(crate) fn units(&self) -> u64 {
-        self.len() / 8
-    }
-
-    /// How much a leader has to write for it, in bytes.
-    fn weight(&self) -> u64 {
-        self.lengths.iter().map(|len| u64::from(*len)).sum::<u64>().max(self.len())
-    }
-
-    pub(crate) fn ops(&self) -> &[u8] {
-        &self.body
-    }
-
-    /// Number of operations.
-    pub(crate) fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// Whether its operations count from here on.
-    fn applies(&self) -> bool {
-        matches!(self.kind, EntryKind::Batch | EntryKind::Commit)
-    }
-}
-
-/// One leader's group in the ring.
-#[derive(Debug, Default)]
-pub(crate) struct GroupEntry {
-    members: SmallVec<[Member; 1]>,
-    sync: bool,
-    pub(crate) failed: Option<Error>,
-    /// Its items in persistent memory.
-    pub(crate) written: Items,
-    attachment: Option<Box<Attachment>>,
-    /// Why its attachment came to nothing.
-    refused: Option<Error>,
-}
-
-impl GroupEntry {
-    /// Has a request along, whose sequence that is.
-    pub(crate) fn take(&mut self, r: Request, seq: Seq) {
-        self.sync |= r.sync;
-        self.attachment = self.attachment.take().or(r.attachment);
-        let locks = if let Locks::Held(locks) = r.locks { locks } else { None };
-        self.members.push(Member { settler: r.settler, seq, locks });
-    }
-}
-
-#[derive(Debug)]
-struct Member {
-    settler: Settler,
-    seq: Seq,
-    /// Let go of once it is published.
-    locks: Option<Owner>,
-}
 
 /// A commit that may still be on its way. Wait for it, or register a waker or a callback. Dropping it does not take the
 /// commit back.
@@ -270,7 +119,7 @@ impl Engine {
         mut batch: WriteBatch,
         form: Form,
         completion: &Completion,
-    ) -> Result<Option<Request>> {
+    ) -> Result<Option<Box<Request>>> {
         let Form { kind, head, durability, mut locks, .. } = form;
         self.check_writable()?;
         if self.ending.load(Ordering::Relaxed) {
@@ -323,14 +172,21 @@ impl Engine {
             let refs: Vec<Vec<u8>> = values.iter().map(encode_ref).collect();
             batch.insert_refs(&large, &refs);
         }
-        let (body, count, crc, tables) = batch.into_parts();
-        let body_crc = if head.is_empty() { crc } else { body_crc(&[&head, &body]) };
         let (mut lengths, mut zones) = (Lengths::new(), None);
         if let Some(chains) = self.journal.chains() {
-            let admitted = self.admit_to_memory(chains, &body, &tables);
-            (lengths, zones) = admitted.inspect_err(|_| drop(self.free_values(&values)))?;
+            let admitted =
+                batch.lengths().and_then(|l| Ok((self.admit_to_memory(chains, &l, batch.tables())?, l)));
+            let (admission, each) = admitted.inspect_err(|_| drop(self.free_values(&values)))?;
+            (lengths, zones) = (each, Some(admission));
         }
-        Ok(Some(Request {
+        let (body, count, tables) = batch.into_parts();
+        // Chains have a checksum for each record.
+        let body_crc = match self.journal.log() {
+            Some(_) if head.is_empty() => checksum::crc(&body),
+            Some(_) => body_crc(&[&head, &body]),
+            None => 0,
+        };
+        Ok(Some(Box::new(Request {
             kind,
             head,
             body,
@@ -345,7 +201,7 @@ impl Engine {
             _admission: admission,
             lengths,
             zones,
-        }))
+        })))
     }
 
     /// A commit of nothing: still a barrier, if asked to be durable.
@@ -364,7 +220,7 @@ impl Engine {
 
     /// Whether a request may still be committed; it is answered if not. The last look before anything is reserved: time
     /// has passed since the first one.
-    fn still_allowed(&self, r: Request) -> Option<Request> {
+    fn still_allowed(&self, r: Box<Request>) -> Option<Box<Request>> {
         // What was prepared is bound to be committed, whatever has become of its subtables.
         let mut dropped = r.tables.iter().map(|t| t.check_alive()).filter(|_| r.kind != EntryKind::Commit);
         let Some(Err(e)) = dropped.find(|alive| alive.is_err()) else { return Some(r) };
@@ -374,33 +230,34 @@ impl Engine {
     }
 
     /// Answers a request that is not committed.
-    pub(crate) fn refuse(&self, r: Request, e: Error) {
+    pub(crate) fn refuse(&self, r: Box<Request>, e: Error) {
         let freed = self.free_values(&r.values);
         drop(r.locks);
         r.settler.settle(Err(freed.err().unwrap_or(e)));
     }
 
-    fn lead(self: &Arc<Self>, lead: Lead<'_, Request>) {
+    fn lead(self: &Arc<Self>, lead: Lead<'_, Box<Request>>) {
         let group = lead.close();
         let requests = std::iter::once(group.own).chain(group.followers);
         self.place(requests.collect());
     }
 
     /// Gives requests their place in the order, and fills it.
-    pub(crate) fn place(self: &Arc<Self>, requests: SmallVec<[Request; 1]>) {
-        let requests: SmallVec<[Request; 1]> =
-            requests.into_iter().filter_map(|r| self.still_allowed(r)).collect();
+    pub(crate) fn place(self: &Arc<Self>, requests: Requests) {
+        let requests: Requests = requests.into_iter().filter_map(|r| self.still_allowed(r)).collect();
         if requests.is_empty() {
             return;
         }
         match &self.journal {
             Journal::Log(log) => self.place_in_log(log, requests),
-            Journal::Chains { trailing, .. } => self.place_in_memory(trailing.as_ref(), requests),
+            Journal::Chains { chains, trailing } => {
+                self.place_in_memory(chains, trailing.as_ref(), requests);
+            }
         }
     }
 
-    fn place_in_log(self: &Arc<Self>, log: &Log, requests: SmallVec<[Request; 1]>) {
-        let units: u64 = requests.iter().map(Request::units).sum();
+    fn place_in_log(self: &Arc<Self>, log: &Log, requests: Requests) {
+        let units: u64 = requests.iter().map(|r| r.units()).sum();
         let place = match self.ring.reserve(units, &**self) {
             Ok(p) => p,
             Err(e) => {
@@ -412,7 +269,7 @@ impl Engine {
         let mut lsn = place.pos() * 8;
         let mut entry = GroupEntry::default();
         let mut full: Vec<Arc<Table>> = Vec::new();
-        let mut late = Vec::new();
+        let mut late = Requests::new();
         // After the reservation: see `txn::plain`.
         let guarded = self.transactions.guarded();
         for r in requests {

@@ -18,10 +18,10 @@ use terrane_format::value_ref::ValueRef;
 use terrane_media::{LockGuard, Media, Signal};
 
 use crate::compact::pick::{MAX_L0_RUNS, Met};
-use crate::db::commit::{GroupEntry, Request};
 use crate::db::homes::Estates;
 use crate::db::journal::Journal;
 use crate::db::pacing::Pacer;
+use crate::db::request::{GroupEntry, Request};
 use crate::db::snapshot::{Snapshot, Snapshots};
 use crate::db::stats::Counters;
 use crate::db::table::{Super, Table};
@@ -100,7 +100,7 @@ pub(crate) struct Engine {
     /// The newest published sequence. Stored by the orderer alone.
     pub(crate) visible: CachePadded<AtomicU64>,
     pub(crate) ring: Ring<GroupEntry>,
-    pub(crate) buckets: Buckets<Request>,
+    pub(crate) buckets: Buckets<Box<Request>>,
     /// Generation of the newest memtables.
     pub(crate) generation: AtomicU64,
     pub(crate) freezing: Mutex<()>,

@@ -9,6 +9,7 @@ pub(crate) mod homes;
 pub(crate) mod journal;
 pub(crate) mod pacing;
 pub(crate) mod pressure;
+pub(crate) mod request;
 pub(crate) mod room;
 pub(crate) mod schema;
 pub(crate) mod snapshot;
@@ -27,8 +28,9 @@ use terrane_media::real::{RealMedia, RealOptions};
 
 use crate::batch::WriteBatch;
 use crate::check::{CheckReport, Progress};
-use crate::db::commit::{Form, PendingCommit};
+use crate::db::commit::PendingCommit;
 use crate::db::engine::Engine;
+use crate::db::request::Form;
 use crate::db::snapshot::Snapshot;
 use crate::db::stats::Stats;
 use crate::db::subtable::Subtable;

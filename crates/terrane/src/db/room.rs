@@ -13,9 +13,8 @@ use std::sync::atomic::Ordering;
 
 use terrane_base::{Error, ErrorKind, Result};
 
-use crate::batch::Tables;
+use crate::batch::Lengths;
 use crate::chains::Chains;
-use crate::chains::commit::{Lengths, lengths};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::recovery::RING_SLOTS;
@@ -43,7 +42,7 @@ impl Engine {
         outcome
     }
 
-    /// Sets zones of persistent memory aside for a batch, and says how much of it goes to each of `tables`. Waits for zones as long as
+    /// Sets zones of persistent memory aside for a batch with so many bytes of records for each of `tables`. Waits for zones as long as
     /// background work, or commits on their way, can free some.
     ///
     /// # Errors
@@ -51,11 +50,10 @@ impl Engine {
     pub(crate) fn admit_to_memory(
         self: &Arc<Self>,
         chains: &Chains,
-        ops: &[u8],
-        tables: &Tables,
-    ) -> Result<(Lengths, Option<terrane_chainlog::Admission>)> {
+        lengths: &Lengths,
+        tables: &[Arc<Table>],
+    ) -> Result<terrane_chainlog::Admission> {
         chains.check()?;
-        let lengths = lengths(ops, tables)?;
         let (most, all) = (chains.largest_item() as u64, lengths.iter().map(|n| u64::from(*n)).sum());
         if all > most {
             return Err(Error::limit("bytes of a batch in persistent memory", all, most)
@@ -72,10 +70,10 @@ impl Engine {
                 self.freeze_now(table)?;
             }
         }
-        if let Some(zones) = chains.try_admit(tables.len()) {
-            return Ok((lengths, Some(zones)));
+        match chains.try_admit(tables.len()) {
+            Some(zones) => Ok(zones),
+            None => self.wait_for_zones(chains, tables),
         }
-        self.wait_for_zones(chains, tables).map(|zones| (lengths, Some(zones)))
     }
 
     fn wait_for_zones(
@@ -85,6 +83,7 @@ impl Engine {
     ) -> Result<terrane_chainlog::Admission> {
         self.counters.full_waits.add(1);
         let began = self.media.now();
+        let _scarce = chains.scarce();
         let outcome = loop {
             self.retry_all();
             let mut failed = None;

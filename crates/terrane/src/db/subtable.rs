@@ -5,8 +5,8 @@ use std::sync::Arc;
 use terrane_base::{Result, Seq};
 
 use crate::batch::WriteBatch;
-use crate::db::commit::Form;
 use crate::db::engine::Engine;
+use crate::db::request::Form;
 use crate::db::snapshot::Snapshot;
 use crate::db::table::Table;
 use crate::options::{Durability, SubtableOptions};

@@ -37,8 +37,10 @@ const SLOTS: [usize; 2] = [0, LOG_SECTOR];
 const WATERMARK_AT: usize = 2 * LOG_SECTOR;
 const RING_AT: usize = 3 * LOG_SECTOR;
 
-/// Entries are gathered here on their way into the ring.
-const GATHER: usize = 1024;
+/// Bytes in which entries are gathered on their way into the ring, ...
+const LARGE: usize = 1024;
+/// ... and those of small ones.
+const SMALL: usize = 192;
 
 fn path(dir: &Path) -> PathBuf {
     dir.join("tail")
@@ -83,6 +85,15 @@ impl Tail {
 
     /// Stores `parts`, one behind the other and padded with zeros to a multiple of 8, from `lsn` on.
     pub(super) fn store(&self, lsn: Lsn, parts: &[&[u8]]) -> Result<()> {
+        // Clearing what they are gathered in takes longer than copying a small entry.
+        match parts.iter().map(|p| p.len()).sum::<usize>() {
+            ..=SMALL => self.gather::<SMALL>(lsn, parts),
+            _ => self.gather::<LARGE>(lsn, parts),
+        }
+    }
+
+    /// As [`Tail::store`], by way of so many bytes: a multiple of 8.
+    fn gather<const GATHER: usize>(&self, lsn: Lsn, parts: &[&[u8]]) -> Result<()> {
         let mut at = lsn;
         let mut gathered = [0; GATHER];
         let mut n = 0;

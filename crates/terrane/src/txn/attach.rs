@@ -32,8 +32,8 @@ use terrane_format::extent::ExtentMeta;
 use terrane_format::manifest::Edit;
 use terrane_format::value_ref::ValueRef;
 
-use crate::db::commit::Request;
 use crate::db::engine::Engine;
+use crate::db::request::Request;
 use crate::db::table::Table;
 use crate::levels::{ExtentRef, VersionEdit};
 

@@ -22,8 +22,8 @@ use terrane_locks::{Mode, Owner, Patience};
 use terrane_media::Pool;
 
 use crate::batch::LargePut;
-use crate::db::commit::{Locks, Request};
 use crate::db::engine::Engine;
+use crate::db::request::{Locks, Request, Requests};
 use crate::db::table::Table;
 use crate::txn::options::LockWait;
 use crate::txn::refusal::refused;
@@ -85,7 +85,7 @@ impl Engine {
     }
 
     /// Commits requests that found the database guarded too late.
-    pub(crate) fn commit_guarded(self: &Arc<Self>, requests: Vec<Request>) {
+    pub(crate) fn commit_guarded(self: &Arc<Self>, requests: Requests) {
         let engine = self.clone();
         let job = move || {
             for mut r in requests {

@@ -36,8 +36,8 @@ use terrane_format::value_ref::ValueRef;
 use terrane_locks::{Mode, Owner, Patience};
 
 use crate::batch::{Tables, WriteBatch};
-use crate::db::commit::Form;
 use crate::db::engine::Engine;
+use crate::db::request::Form;
 use crate::levels::{Alloc, StageState};
 use crate::options::Durability;
 use crate::txn::attach::{Attachment, Share};

@@ -6,8 +6,9 @@ use terrane_base::{Error, Result, Seq};
 use terrane_format::limits::check_key;
 use terrane_locks::{Mode, Owner, Patience};
 
-use crate::db::commit::{Form, PendingCommit};
+use crate::db::commit::PendingCommit;
 use crate::db::engine::Engine;
+use crate::db::request::Form;
 use crate::db::snapshot::SnapshotGuard;
 use crate::db::subtable::Subtable;
 use crate::db::table::Table;

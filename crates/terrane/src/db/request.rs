@@ -1,0 +1,170 @@
+//! What passes through a commit's stations: a request on its way to a place in the order, and what stands in that place.
+
+use smallvec::SmallVec;
+use terrane_base::waiter::Settler;
+use terrane_base::{Error, Seq};
+use terrane_format::batch::{EntryKind, entry_len};
+use terrane_format::value_ref::ValueRef;
+use terrane_locks::Owner;
+
+use crate::batch::{Lengths, Tables};
+use crate::chains::commit::Items;
+use crate::log::Admission;
+use crate::options::Durability;
+use crate::txn::attach::Attachment;
+
+/// One entry of the log on its way there, mostly through a bucket. It passes through a dozen hands, so it is boxed.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) kind: EntryKind,
+    /// What stands in front of the operations.
+    pub(super) head: Vec<u8>,
+    pub(super) body: Vec<u8>,
+    pub(super) count: u32,
+    pub(super) body_crc: u32,
+    pub(super) sync: bool,
+    pub(crate) tables: Tables,
+    /// Large values that the body refers to, written already.
+    pub(super) values: Vec<ValueRef>,
+    pub(super) settler: Settler,
+    pub(crate) locks: Locks,
+    /// What becomes part of the database in its turn.
+    pub(super) attachment: Option<Box<Attachment>>,
+    /// Held until the body is in the log.
+    pub(super) _admission: Option<Admission>,
+    /// In persistent memory: bytes of its records in each of its subtables, ...
+    pub(crate) lengths: Lengths,
+    /// ... and a zone for each of them.
+    pub(crate) zones: Option<terrane_chainlog::Admission>,
+}
+
+/// Those of a group.
+pub(crate) type Requests = SmallVec<[Box<Request>; 1]>;
+
+/// What keeps others from what a request writes.
+#[derive(Debug)]
+pub(crate) enum Locks {
+    /// Nothing: nobody takes locks, or did not when it was looked last.
+    None,
+    /// Locks; they are let go of once the request is published, if they come along.
+    Held(Option<Owner>),
+}
+
+/// What is to be committed, and how.
+#[derive(Debug)]
+pub(crate) struct Form {
+    pub(crate) kind: EntryKind,
+    pub(crate) head: Vec<u8>,
+    pub(crate) durability: Durability,
+    pub(crate) locks: Locks,
+    /// It has its place when the call that submits it returns: what is submitted later comes behind it.
+    pub(crate) ordered: bool,
+}
+
+impl Form {
+    /// A batch that no transaction stands behind.
+    pub(crate) fn plain(durability: Durability) -> Self {
+        Form { kind: EntryKind::Batch, head: Vec::new(), durability, locks: Locks::None, ordered: false }
+    }
+
+    /// A transaction's batch, with its locks or while it keeps them itself.
+    pub(crate) fn locked(durability: Durability, locks: Option<Owner>) -> Self {
+        Form { locks: Locks::Held(locks), ..Form::plain(durability) }
+    }
+
+    /// A stage of a prepared transaction that keeps its locks itself.
+    pub(crate) fn stage(kind: EntryKind, head: Vec<u8>, durability: Durability) -> Self {
+        Form { kind, head, ..Form::locked(durability, None) }
+    }
+}
+
+impl Request {
+    /// Fills a place with nothing.
+    pub(crate) fn no_op(settler: Settler) -> Box<Self> {
+        Box::new(Request {
+            kind: EntryKind::NoOp,
+            head: Vec::new(),
+            body: Vec::new(),
+            count: 0,
+            body_crc: 0,
+            sync: false,
+            tables: Tables::new(),
+            values: Vec::new(),
+            settler,
+            locks: Locks::Held(None),
+            attachment: None,
+            _admission: None,
+            lengths: Lengths::new(),
+            zones: None,
+        })
+    }
+
+    /// Attaches runs; in the log it is nothing. Alone in its place.
+    pub(crate) fn attach(attachment: Attachment, settler: Settler) -> Box<Self> {
+        let mut request = Request::no_op(settler);
+        request.attachment = Some(Box::new(attachment));
+        request
+    }
+
+    /// What it takes of the order, in bytes: those of its entry in the log, where there is one.
+    pub(super) fn len(&self) -> u64 {
+        entry_len(self.head.len() + self.body.len())
+    }
+
+    /// That in units of the ring.
+    pub(crate) fn units(&self) -> u64 {
+        self.len() / 8
+    }
+
+    /// How much a leader has to write for it, in bytes.
+    pub(super) fn weight(&self) -> u64 {
+        self.lengths.iter().map(|len| u64::from(*len)).sum::<u64>().max(self.len())
+    }
+
+    pub(crate) fn ops(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// Number of operations.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether its operations count from here on.
+    pub(super) fn applies(&self) -> bool {
+        matches!(self.kind, EntryKind::Batch | EntryKind::Commit)
+    }
+}
+
+/// One leader's group in the ring.
+#[derive(Debug, Default)]
+pub(crate) struct GroupEntry {
+    pub(super) members: SmallVec<[Member; 1]>,
+    pub(super) sync: bool,
+    pub(crate) failed: Option<Error>,
+    /// Its items in persistent memory.
+    pub(crate) written: Items,
+    pub(super) attachment: Option<Box<Attachment>>,
+    /// Why its attachment came to nothing.
+    pub(super) refused: Option<Error>,
+}
+
+impl GroupEntry {
+    /// Has a request along, whose sequence that is.
+    pub(crate) fn take(&mut self, r: Box<Request>, seq: Seq) {
+        self.sync |= r.sync;
+        if r.attachment.is_some() {
+            self.attachment = r.attachment;
+        }
+        let locks = if let Locks::Held(locks) = r.locks { locks } else { None };
+        self.members.push(Member { settler: r.settler, seq, locks });
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) settler: Settler,
+    pub(super) seq: Seq,
+    /// Let go of once it is published.
+    pub(super) locks: Option<Owner>,
+}
