@@ -76,6 +76,11 @@ pub(super) const ALL: &[Figure] = &[
         parts: || vec![Part::PmRecovery],
     },
     Figure {
+        name: "page-cache",
+        about: "small records in memory in the page cache, with a log behind it, beside unsynced RocksDB",
+        parts: page_cache,
+    },
+    Figure {
         name: "counters",
         about: "instructions and atomic operations, and what cached reads write; wants valgrind",
         parts: counters,
@@ -360,6 +365,28 @@ fn heat() -> Vec<Part> {
     let command = "--workload readmoving --threads 1 --engine terrane,rocksdb --records 5000000 --cache-mib 64 \
                    --memtable-mib 16 --direct --ops 1000000000 --seconds 60";
     vec![Part::Rows { command: command.to_owned(), claims: claims.collect() }]
+}
+
+/// Records of 24 and 100 bytes, several times as much of them as the memory holds: it is written out all the time.
+fn page_cache() -> Vec<Part> {
+    const PAGE_CACHE: &str = "terrane-page-cache";
+    let of = |w, threads| {
+        let claim = Claim { whose: PAGE_CACHE, ..claim(w, Of::Speed, 3.0).with(threads) };
+        let beside = Claim { whose: PAGE_CACHE, against: OURS, ..stated(w, Of::Speed).with(threads) };
+        let tail = Claim { whose: PAGE_CACHE, ..stated(w, Of::FarTailAgainst).with(threads) };
+        [claim, beside, tail]
+    };
+    let sizes = [(8, 10_000_000), (84, 4_000_000)];
+    let parts = sizes.into_iter().map(|(value_bytes, records)| {
+        let workloads = [W::Fillrandom, W::YcsbA, W::YcsbF];
+        let claims = [1, 2].into_iter().flat_map(|threads| workloads.into_iter().flat_map(move |w| of(w, threads)));
+        let command = format!(
+            "--workload fillrandom,ycsb-a,ycsb-f --threads 1,2 --engine terrane,terrane-page-cache,rocksdb --records {records} \
+             --value-bytes {value_bytes} --memtable-mib 48 --ops 1000000000 --seconds 6"
+        );
+        Part::Rows { command, claims: claims.collect() }
+    });
+    parts.collect()
 }
 
 fn get_cost() -> Vec<Part> {

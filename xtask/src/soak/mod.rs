@@ -44,6 +44,9 @@ pub(crate) struct SoakArgs {
     /// What writers do, when they are killed, and the options (default: from the clock)
     #[arg(long)]
     seed: Option<u64>,
+    /// Where commits go
+    #[arg(long, value_enum, default_value_t)]
+    medium: plan::SoakMedium,
     /// Put the database into a new directory here (default: the directory for temporary files)
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -60,4 +63,7 @@ pub(crate) struct ChildArgs {
     /// Seed of this process's options
     #[arg(long)]
     round: u64,
+    /// Where commits go
+    #[arg(long, value_enum)]
+    medium: plan::SoakMedium,
 }

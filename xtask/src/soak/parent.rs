@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use clap::ValueEnum;
 use terrane::Db;
 
 use super::SoakArgs;
 use super::child::Report;
-use super::plan::{self, Rng, WRITERS};
+use super::plan::{self, Rng, SoakMedium, WRITERS};
 use super::verify::{Covered, Model, check};
 use crate::{Failure, Outcome};
 
@@ -178,7 +179,8 @@ fn soak(args: &SoakArgs, seed: u64, dir: &Path) -> Result<String, Failure> {
     let mut pending = 0;
     loop {
         round += 1;
-        record = kill_one(seed, round, dir, record, &mut rng).map_err(|e| format!("round {round}: {e}"))?;
+        record = kill_one(args.medium, (seed, round), dir, record, &mut rng)
+            .map_err(|e| format!("round {round}: {e}"))?;
         pending += 1;
         let done = args.kills.is_some_and(|k| tally.kills + pending >= k)
             || minutes.is_some_and(|m| from.elapsed().as_secs_f64() >= m * 60.0);
@@ -186,7 +188,7 @@ fn soak(args: &SoakArgs, seed: u64, dir: &Path) -> Result<String, Failure> {
         if !done && rng.one_in(5) {
             continue;
         }
-        verify(dir, &mut model, &mut record, &mut tally.covered, &mut rng)
+        verify(args.medium, dir, &mut model, &mut record, &mut tally.covered, &mut rng)
             .map_err(|e| format!("after kill {}, round {round}: {e}", tally.kills + pending))?;
         tally.kills += std::mem::take(&mut pending);
         tally.verified += 1;
@@ -201,8 +203,19 @@ fn soak(args: &SoakArgs, seed: u64, dir: &Path) -> Result<String, Failure> {
 }
 
 /// Lets a child write for a while, and kills it.
-fn kill_one(seed: u64, round: u64, dir: &Path, record: Record, rng: &mut Rng) -> Result<Record, Failure> {
-    let mut child = start(seed, round, dir)?;
+fn kill_one(
+    medium: SoakMedium,
+    (seed, round): (u64, u64),
+    dir: &Path,
+    record: Record,
+    rng: &mut Rng,
+) -> Result<Record, Failure> {
+    let memory = dir.join("pmem");
+    if medium == SoakMedium::PageCache && rng.one_in(8) && memory.exists() {
+        // As a reboot does where it lay in memory.
+        std::fs::remove_file(&memory)?;
+    }
+    let mut child = start(medium, seed, round, dir)?;
     let out = child.stdout.take().ok_or("the child has no standard output")?;
     let pulse = Arc::new(Pulse::new());
     let heard = pulse.clone();
@@ -234,25 +247,27 @@ fn kill_one(seed: u64, round: u64, dir: &Path, record: Record, rng: &mut Rng) ->
     }
 }
 
-fn start(seed: u64, round: u64, dir: &Path) -> Result<Child, Failure> {
+fn start(medium: SoakMedium, seed: u64, round: u64, dir: &Path) -> Result<Child, Failure> {
+    let medium = medium.to_possible_value().ok_or("a medium without a name")?;
     Ok(Command::new(std::env::current_exe()?)
         .arg("soak-child")
         .arg("--db")
         .arg(dir)
-        .args(["--seed", &seed.to_string(), "--round", &round.to_string()])
+        .args(["--seed", &seed.to_string(), "--round", &round.to_string(), "--medium", medium.get_name()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?)
 }
 
 fn verify(
+    medium: SoakMedium,
     dir: &Path,
     model: &mut Model,
     record: &mut Record,
     covered: &mut Covered,
     rng: &mut Rng,
 ) -> Outcome {
-    let db = Db::open(dir, plan::options(rng)).map_err(|e| format!("open: {e}"))?;
+    let db = Db::open(dir, plan::options(medium, rng)).map_err(|e| format!("open: {e}"))?;
     let tables = plan::subtables(&db, rng)?;
     plan::end_in_doubt(&db, rng)?;
     for (writer, acknowledged) in record.acknowledged.iter_mut().enumerate() {

@@ -1,9 +1,10 @@
 //! What each writer does, and with which options a database is opened: all of it follows from seeds, so that the parent
 //! knows what the child wrote without being told.
 
+use clap::ValueEnum;
 use terrane::{
-    CompactionMode, Compression, Db, DirectoryKind, Durability, IndexKind, Options, Subtable,
-    SubtableOptions, Swizzling, Transaction, Tuning, WriteBatch,
+    CompactionMode, Compression, Db, DirectoryKind, Durability, IndexKind, Medium, Options, PmemMode,
+    PmemOptions, Subtable, SubtableOptions, Swizzling, Transaction, Tuning, WriteBatch,
 };
 
 pub(super) const WRITERS: usize = 4;
@@ -214,8 +215,20 @@ pub(super) fn value_counter(v: &[u8]) -> Option<u64> {
     (crc32fast::hash(&v[4..]) == crc).then_some(n)
 }
 
+/// Where the database's commits go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum SoakMedium {
+    /// A log
+    #[default]
+    Log,
+    /// Persistent memory: an ordinary file with the instructions of a device, which a killed process leaves as one would be
+    Pmem,
+    /// Memory in the page cache, and a log behind it; now and then the memory is removed between two processes
+    PageCache,
+}
+
 /// Options to open with, by seed: small sizes, so that memtables, segments and extents fill all the time.
-pub(super) fn options(rng: &mut Rng) -> Options {
+pub(super) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
     let tuning = Tuning {
         compact: true,
         segment_bytes: (256 << 10) << rng.below(3),
@@ -233,7 +246,13 @@ pub(super) fn options(rng: &mut Rng) -> Options {
         simd: None,
     };
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };
+    let memory = PmemOptions::new((4 << 20) << rng.below(2)).zone_bytes(128 << 10);
     Options::new()
+        .medium(match medium {
+            SoakMedium::Log => Medium::Log,
+            SoakMedium::Pmem => Medium::Pmem(memory.mode(PmemMode::StandIn)),
+            SoakMedium::PageCache => Medium::Pmem(memory.mode(PmemMode::PageCache)),
+        })
         .memtable_bytes((512 << 10) << rng.below(4))
         .cache_bytes((256 << 10) << rng.below(6))
         .background_threads(1 + rng.below(3) as usize)

@@ -166,7 +166,7 @@ mod tests {
     ) -> Result<u64, String> {
         let dir = tempfile::tempdir().unwrap();
         let mut rng = Rng::new(&[SEED]);
-        let db = Db::open(dir.path().join("db"), plan::options(&mut rng)).unwrap();
+        let db = Db::open(dir.path().join("db"), plan::options(plan::SoakMedium::Log, &mut rng)).unwrap();
         let tables = plan::subtables(&db, &mut rng).unwrap();
         for n in batches {
             let batch = plan::fill(SEED, 1, n, &tables, Target::Batch(WriteBatch::new())).unwrap();
