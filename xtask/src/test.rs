@@ -61,7 +61,7 @@ pub(crate) fn workspace() -> Result<Counts, Failure> {
 }
 
 /// Tests of the engine that are run once more with persistent memory in place of the log, ...
-const IN_MEMORY: [&str; 10] = [
+const IN_MEMORY: [&str; 11] = [
     "model",
     "random_crashes",
     "faults",
@@ -72,6 +72,7 @@ const IN_MEMORY: [&str; 10] = [
     "two_phase",
     "refusals",
     "published",
+    "isolation",
 ];
 
 /// ... and with memory in the page cache: those that crash and fail.

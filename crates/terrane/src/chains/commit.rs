@@ -113,7 +113,6 @@ impl Engine {
         if let Err(e) = self.write_items(from, units, turn, &requests, &shares, &mut entry.written) {
             entry.failed = Some(e);
         }
-        zones.into_iter().flatten().for_each(|zones| chains.done_with(zones));
         let mut full: SmallVec<[Arc<Table>; 1]> = SmallVec::new();
         for share in &shares {
             if let Some(memtable) = share.memtable()
@@ -124,7 +123,7 @@ impl Engine {
         }
         drop(shares);
         let (mut lsn, mut late) = (from, Requests::new());
-        for r in requests {
+        for (mut r, zones) in requests.into_iter().zip(zones) {
             let is_late = guarded && r.is_unlocked();
             if let Some(log) = trailing {
                 // What is not in the chains must not come back out of the log.
@@ -135,9 +134,13 @@ impl Engine {
                 }
             }
             lsn += r.units() * 8;
-            match is_late {
-                true => late.push(r),
-                false => entry.take(r, lsn - 1),
+            if is_late {
+                // It comes again.
+                r.zones = zones;
+                late.push(r);
+            } else {
+                zones.into_iter().for_each(|zones| chains.done_with(zones));
+                entry.take(r, lsn - 1);
             }
         }
         place.fill(entry);
