@@ -79,6 +79,11 @@ impl Space {
         self.pmem().fence();
     }
 
+    /// How the memory is mapped.
+    pub fn mode(&self) -> PmemMode {
+        self.pmem().mode()
+    }
+
     /// How many zones there are.
     pub fn zone_count(&self) -> u64 {
         self.zones().objects()

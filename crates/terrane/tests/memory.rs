@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -144,6 +145,39 @@ fn a_memory_that_is_gone_or_damaged_or_anothers_is_told() {
     opened.write_at(&content, 0).unwrap();
     opened.sync().unwrap();
     assert_eq!(open(&other, &tiny_without_medium()).unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+/// A bit of a value that turns round while the database is open.
+#[test]
+fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
+    for bit in [0, 399, 799] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pmem");
+        let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
+        let db = Db::open(dir.path(), tiny_without_medium().medium(Medium::Pmem(memory))).unwrap();
+        let t = db.create_subtable("t", tiny_table()).unwrap();
+        for n in 0..20u8 {
+            t.put(&[n], &[n ^ 0xa5; 100]).unwrap();
+        }
+        let bytes = std::fs::read(&file).unwrap();
+        let at = bytes.windows(100).position(|w| w == [7 ^ 0xa5; 100]).unwrap();
+        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let damaged = at + bit / 8;
+        writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
+        let errors = [
+            t.get(&[7]).map(drop).unwrap_err(),
+            t.multi_get(&[[6], [7], [8]]).map(drop).unwrap_err(),
+            t.range(terrane::ReadOptions::new()).unwrap().find_map(Result::err).unwrap(),
+            t.flush().unwrap_err(),
+        ];
+        for e in errors {
+            assert_eq!((e.kind(), e.file()), (ErrorKind::Corruption, Some(&*file)), "{e}");
+            assert!(e.offset().is_some_and(|found| (1..16).contains(&(at as u64 - found))), "{e}");
+        }
+        assert_eq!(t.get(&[8]).unwrap(), Some(vec![8 ^ 0xa5; 100]));
+        writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
+        assert_eq!(t.get(&[7]).unwrap(), Some(vec![7 ^ 0xa5; 100]), "nothing else became of it");
+    }
 }
 
 #[test]

@@ -11,7 +11,8 @@
 //! * 5, *reservation*. Places in the zones are assigned in the turns of the ring ([`commit`]).
 //! * 6, *gidx belongs to a memtable*. A memtable freezes with its chain, and the next one has its own.
 //! * 16, *poison*. What fails behind a reservation ends all writing.
-//! * 17, *checksums*. Records carry their own; they are looked at when the chain is read back and when it is written out.
+//! * 17, *checksums*. Records carry their own; they are looked at when the chain is read back, when it is written out and, on a device, when a
+//!   value is read.
 //! * 18, *bounded*. Zones count against the budget of the memtables, so what holds writers up before memory is full does so before zones are;
 //!   and no commit begins for which none is left.
 //!

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use terrane_base::{Lsn, MemoryBudget};
 use terrane_chainlog::{Chain, ChainIndex};
+use terrane_media::PmemMode;
 use terrane_memindex::MemIndex;
 
 use crate::chains::Chains;
@@ -18,6 +19,7 @@ pub(crate) struct ChainRecords {
     /// There until it is dropped.
     index: Option<ChainIndex>,
     chains: Arc<Chains>,
+    on_device: bool,
     budget: MemoryBudget,
     /// Bytes of its zones that the budget knows of.
     charged: AtomicUsize,
@@ -30,6 +32,7 @@ impl ChainRecords {
         let records = ChainRecords {
             index: Some(ChainIndex::new(chain, index)),
             chains: chains.clone(),
+            on_device: chains.space().mode() != PmemMode::PageCache,
             budget,
             charged: AtomicUsize::new(0),
             settled: AtomicU64::new(NEEDED),
@@ -43,6 +46,12 @@ impl ChainRecords {
             Some(index) => index,
             None => unreachable!("taken by drop alone"),
         }
+    }
+
+    /// Whether the records lie on a device of their own, or in what stands for one.
+    #[inline]
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.on_device
     }
 
     /// Tells the budget of zones that were opened.

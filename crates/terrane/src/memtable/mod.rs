@@ -215,6 +215,16 @@ impl Memtable {
         self.chain().map_or(Ok(()), |records| records.index().verify(record))
     }
 
+    /// As [`Memtable::verify`], for whoever gives a record's value away: of what lies on a device. (What lies in ordinary memory, the page
+    /// cache among it, is read as it is.)
+    #[inline]
+    pub(crate) fn verify_read(&self, record: &Record<'_>) -> Result<()> {
+        match &self.records {
+            Records::Chain(records) if records.is_on_device() => records.index().verify(record),
+            _ => Ok(()),
+        }
+    }
+
     /// Which memtable a commit writes to: see the module's head.
     pub(crate) fn generation(&self) -> u64 {
         self.stretch.epoch()

@@ -155,6 +155,7 @@ impl Walk {
                 if m.may_have(hash)
                     && let Some(r) = m.index().get(key, seq)
                 {
+                    m.verify_read(&r)?;
                     if r.seq < cover {
                         return Ok(Step::Done(None));
                     }

@@ -290,6 +290,7 @@ impl MemSource {
     fn settle(&mut self, forward: bool) -> Result<()> {
         while self.cursor.valid() {
             if let Some(r) = self.cursor.show(self.memtable.index(), self.snapshot) {
+                self.memtable.verify_read(&r)?;
                 self.kind = Kind::from_u8(r.kind)?;
                 return Ok(());
             }

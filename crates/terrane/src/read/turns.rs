@@ -101,6 +101,7 @@ async fn one<'h>(view: View<'h>, hold: &'h Hold<'h>, key: &'h [u8], seq: Seq) ->
                 }
             }
             if let Some(r) = search.finish(seq) {
+                m.verify_read(&r)?;
                 let found = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
                 return Ok(Said::Value(value((r.seq >= cover).then_some(found))));
             }
