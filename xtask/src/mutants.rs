@@ -229,6 +229,20 @@ const MUTANTS: &[Mutant] = &[
         tests: &["page_cache"],
     },
     Mutant {
+        name: "a commit that closing overtakes is a failure",
+        file: "crates/terrane/src/chains/commit.rs",
+        old: "turn.closing = true;",
+        new: "turn.failed = Some(closing());",
+        tests: &["page_cache"],
+    },
+    Mutant {
+        name: "a memory in the page cache is trusted whatever its number",
+        file: "crates/halloc/src/halloc.rs",
+        old: "if header.device != device {",
+        new: "if false {",
+        tests: &["page_cache"],
+    },
+    Mutant {
         name: "a chain is said to have all behind its beginning",
         file: "crates/terrane/src/recovery/memory.rs",
         old: "chain.of().from_lsn..chain.end_lsn().max(chain.of().from_lsn)",

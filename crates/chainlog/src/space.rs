@@ -84,6 +84,11 @@ impl Space {
         self.pmem().mode()
     }
 
+    /// Bytes of all of the memory.
+    pub fn file_bytes(&self) -> u64 {
+        self.pmem().len() as u64
+    }
+
     /// How many zones there are.
     pub fn zone_count(&self) -> u64 {
         self.zones().objects()

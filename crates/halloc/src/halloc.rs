@@ -107,8 +107,8 @@ impl Halloc {
     /// objects, and those of mapping the file. Nobody else may have it open: the database's lock sees to that.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`] if something of it is damaged, or if it is another one; [`ErrorKind::Stale`] if the machine stopped while it
-    /// was open in the page cache, or if a flush of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with
+    /// [`ErrorKind::Corruption`] if something of it is damaged, or if it is another database's; [`ErrorKind::Stale`] if it has another number, if
+    /// the machine stopped while it was open in the page cache, or if a flush of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with
     /// ([`Media::map_pmem`]).
     pub fn open(media: &dyn Media, path: &Path, mode: PmemMode, uuid: [u8; 16], device: u32) -> Result<Self> {
         Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device)
@@ -129,12 +129,16 @@ impl Halloc {
                 format!("the memory has {} bytes, and its header says {}", pmem.len(), header.file_bytes);
             return Err(Error::corruption(what).with_file(path).with_offset(0));
         }
-        if (header.uuid, header.device) != (uuid, device) {
-            return Err(Error::corruption(
-                "the memory is another database's, or another one of this database's",
-            )
-            .with_file(path)
-            .with_hint("give each memory its own file"));
+        if header.uuid != uuid {
+            return Err(Error::corruption("the memory is another database's")
+                .with_file(path)
+                .with_hint("give each memory its own file"));
+        }
+        if header.device != device {
+            let what = format!("the memory is number {} of this database, and not {device}", header.device);
+            return Err(Error::new(ErrorKind::Stale, what).with_file(path).with_hint(
+                "give each memory its own file; one that another one took the place of is of no use any more",
+            ));
         }
         let mut shapes = Vec::with_capacity(KINDS.len());
         for kind in KINDS {

@@ -172,7 +172,7 @@ pub(crate) fn not_dax(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("this file cannot be mapped as persistent memory: {why}"))
         .with_file(path)
         .with_hint(
-            "put it on a file system mounted with -o dax, or ask for PmemMode::PageCache, which survives the death of the \
-             process but not a power failure",
+            "put it on a file system mounted with -o dax, or ask for PmemMode::PageCache, where a power failure leaves what has \
+             been flushed elsewhere",
         )
 }

@@ -96,7 +96,7 @@ impl PmemOptions {
     ///
     /// [`PmemMode::PageCache`] is for machines without persistent memory, on any file. It promises what [`Medium::Log`] does, for there is a
     /// log behind it: `Buffered` commits survive the process, `Sync` ones a power failure. Opening after the death of the process reads
-    /// the memory and little of the log; after a power failure, or if the file is gone, a new memory is made and all is read from the log.
+    /// both, and takes little from the log; after a power failure, or if the file is gone, a new memory is made and all is taken from the log.
     /// Where a database is, `PageCache` and the other two cannot take each other's place.
     #[must_use]
     pub fn mode(mut self, mode: PmemMode) -> Self {

@@ -1,6 +1,8 @@
 //! Databases with memory in the page cache, and a log behind it: what is theirs alone. The tests of everything else are run on them too
 //! (`TERRANE_TEST_MEDIUM=page-cache`).
 
+#![allow(clippy::disallowed_methods, reason = "a test may start threads, and remove files")]
+
 mod support;
 
 use std::path::Path;
@@ -9,7 +11,7 @@ use std::sync::Arc;
 use support::*;
 use terrane::media::sim::{CrashKind, Fault, FaultPlan, OpKind, SimMedia};
 use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, Subtable, WriteBatch};
+use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, Subtable, WriteBatch};
 
 fn without_medium() -> Options {
     Options::new().cache_bytes(256 << 10).tuning(TUNING)
@@ -126,7 +128,7 @@ fn a_process_that_dies_between_log_and_memory_loses_nothing() {
         let mut media = image.crash(CrashKind::Process, 3);
         let mut had = None;
         // And once more, before anything is written out; and with the power failing.
-        for kind in [CrashKind::Process, CrashKind::PowerLost, CrashKind::PowerKept] {
+        for kind in [Some(CrashKind::Process), Some(CrashKind::PowerLost), Some(CrashKind::PowerKept), None] {
             let db = open(&media, &without_medium()).unwrap();
             let now = prefix(&db);
             assert!((3..=5).contains(&now) && had.is_none_or(|n| n == now), "{had:?}, {now} at {stop}");
@@ -137,7 +139,7 @@ fn a_process_that_dies_between_log_and_memory_loses_nothing() {
             let image = media.image();
             drop(db);
             media.shutdown();
-            media = image.crash(kind, stop);
+            media = kind.map_or(media, |kind| image.crash(kind, stop));
         }
     }
     assert!(beside > 0, "the log never had a commit that the memory had not");
@@ -239,6 +241,115 @@ fn a_memory_that_has_more_than_its_log_is_made_anew() {
     let db = open(&image.crash(CrashKind::PowerLost, 2), &without_medium()).unwrap();
     assert_eq!(prefix(&db), kept + 10);
     db.close().unwrap();
+}
+
+/// Another memory took its place, and then it is there again.
+#[test]
+fn a_memory_that_was_left_behind_is_not_trusted_again() {
+    let media = SimMedia::new(9);
+    let at = |path: &str| {
+        let memory = tiny_memory().mode(PmemMode::PageCache).path(path);
+        without_medium().medium(Medium::Pmem(memory))
+    };
+    let (mut media, mut rows) = (media, 0);
+    for (path, renewed) in [("one", false), ("two", true), ("one", true), ("one", false), ("two", true)] {
+        let db = open(&media, &at(path)).unwrap();
+        assert_eq!(db.stats().pmem_renewed, renewed, "{path}");
+        let (a, b) = (
+            db.subtable_or_create("a", tiny_table()).unwrap(),
+            db.subtable_or_create("b", tiny_table()).unwrap(),
+        );
+        assert_eq!(prefix(&db), rows);
+        (rows..rows + 10).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+        rows += 10;
+        let image = media.image();
+        drop((a, b, db));
+        media.shutdown();
+        media = image.crash(CrashKind::Process, rows);
+    }
+    // With other bytes than it has: they are for the next one.
+    let larger = PmemOptions::new(3 << 20).zone_bytes(32 << 10).mode(PmemMode::PageCache).path("two");
+    let db = open(&media, &without_medium().medium(Medium::Pmem(larger))).unwrap();
+    let before = db.stats().pmem_bytes;
+    assert_eq!(prefix(&db), rows);
+    db.close().unwrap();
+    media.remove_file(&Path::new(DIR).join("two")).unwrap();
+    let db = open(&media, &without_medium()).unwrap();
+    assert!(db.stats().pmem_bytes > before);
+    assert_eq!(prefix(&db), rows);
+    db.close().unwrap();
+}
+
+/// As many subtables as may be made, some of which have something to take from the log.
+#[test]
+fn with_many_subtables_it_opens_after_a_power_failure() {
+    let media = SimMedia::new(10);
+    let db = open(&media, &in_the_page_cache()).unwrap();
+    let mut made = 0;
+    while let Ok(t) = db.create_subtable(&format!("t{made}"), tiny_table()) {
+        if made % 3 == 0 {
+            t.put(b"k", b"v").unwrap();
+        }
+        made += 1;
+    }
+    assert!(made > 70, "{made}");
+    db.sync().unwrap();
+    let mut image = media.image();
+    drop(db);
+    media.shutdown();
+    for kind in [CrashKind::PowerLost, CrashKind::Process, CrashKind::PowerTorn, CrashKind::Process] {
+        let media = image.crash(kind, 1);
+        let db = open(&media, &without_medium()).unwrap();
+        for t in 0..made {
+            let value = db.subtable(&format!("t{t}")).unwrap().get(b"k").unwrap();
+            assert_eq!(value.is_some(), t % 3 == 0, "{t}, {kind:?}");
+        }
+        image = media.image();
+        drop(db);
+        media.shutdown();
+    }
+}
+
+/// Commits that come too late are refused, and closing fails for nothing.
+#[test]
+fn closing_beside_commits_loses_nothing_and_is_no_failure() {
+    for round in 0..30u64 {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = PmemOptions::new(4 << 20).mode(PmemMode::PageCache);
+        let options = without_medium().medium(Medium::Pmem(memory));
+        let db = Db::open(dir.path(), options).unwrap();
+        let t = db.create_subtable("t", tiny_table()).unwrap();
+        let done: Vec<u64> = std::thread::scope(|s| {
+            let writers: Vec<_> = (0..4u64)
+                .map(|w| {
+                    let t = &t;
+                    s.spawn(move || {
+                        (0..).find(|n| match t.put(&key(w << 32 | n), b"v") {
+                            Ok(_) => false,
+                            Err(e) => {
+                                assert_eq!(e.kind(), ErrorKind::Closed, "{e}");
+                                true
+                            }
+                        })
+                    })
+                })
+                .collect();
+            std::thread::sleep(std::time::Duration::from_millis(1 + round % 7));
+            db.close().unwrap();
+            writers.into_iter().map(|w| w.join().unwrap().unwrap()).collect()
+        });
+        drop(t);
+        // As if the machine had stopped then.
+        std::fs::remove_file(dir.path().join("pmem")).unwrap();
+        std::fs::remove_file(dir.path().join("tail")).unwrap();
+        let db = Db::open(dir.path(), without_medium()).unwrap();
+        let t = db.subtable("t").unwrap();
+        for (w, done) in (0..).zip(done) {
+            assert!((0..done).all(|n| t.get(&key(w << 32 | n)).unwrap().is_some()), "{w}");
+            assert_eq!(t.get(&key(w << 32 | done)).unwrap(), None, "it was refused");
+        }
+        db.close().unwrap();
+    }
 }
 
 #[test]

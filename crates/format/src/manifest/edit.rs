@@ -60,6 +60,8 @@ pub struct MemoryPlace {
     pub bytes: u64,
     /// ... and of each of its zones; 0 leaves that open.
     pub zone_bytes: u64,
+    /// Which one it is of those that took each other's place, from 0.
+    pub number: u32,
 }
 
 /// How a persistent memory is mapped.
@@ -344,6 +346,7 @@ impl Edit {
                 b.push(place.mode.code());
                 put_varint(b, place.bytes);
                 put_varint(b, place.zone_bytes);
+                put_varint(b, place.number.into());
                 MEMORY
             }
             Edit::NextIds(next) => {
@@ -422,6 +425,7 @@ impl Edit {
                 mode: MemoryMode::of(r.u8()?)?,
                 bytes: r.varint()?,
                 zone_bytes: r.varint()?,
+                number: small(&mut r, "number of a persistent memory")?,
             }),
             NEXT_IDS => Edit::NextIds(NextIds {
                 extent: r.varint()?,

@@ -75,6 +75,7 @@ fn edits() -> Vec<Edit> {
             mode: MemoryMode::StandIn,
             bytes: 1 << 30,
             zone_bytes: 4 << 20,
+            number: 3,
         }),
     ]
 }

@@ -64,6 +64,8 @@ struct Turn<'s> {
     /// Each for the share of that number.
     places: SmallVec<[(usize, Place<'s>); 1]>,
     failed: Option<Error>,
+    /// The database is closing: nothing is written, and that is no failure.
+    closing: bool,
 }
 
 fn shares(requests: &[Box<Request>]) -> SmallVec<[Share<'_>; 1]> {
@@ -108,7 +110,7 @@ impl Engine {
                 return;
             }
         };
-        let (from, guarded) = (place.pos() * 8, turn.guarded);
+        let (from, guarded, is_closing) = (place.pos() * 8, turn.guarded, turn.closing);
         let mut entry = GroupEntry::default();
         if let Err(e) = self.write_items(from, units, turn, &requests, &shares, &mut entry.written) {
             entry.failed = Some(e);
@@ -122,19 +124,21 @@ impl Engine {
             }
         }
         drop(shares);
-        let (mut lsn, mut late) = (from, Requests::new());
+        let (mut lsn, mut late, mut refused) = (from, Requests::new(), Requests::new());
         for (mut r, zones) in requests.into_iter().zip(zones) {
             let is_late = guarded && r.is_unlocked();
             if let Some(log) = trailing {
                 // What is not in the chains must not come back out of the log.
-                let is_nothing = is_late || entry.failed.is_some();
+                let is_nothing = is_late || is_closing || entry.failed.is_some();
                 let kind = if is_nothing { EntryKind::NoOp } else { r.kind };
                 if let Err(e) = self.write_entry(log, lsn, &r, kind) {
                     entry.failed.get_or_insert(e);
                 }
             }
             lsn += r.units() * 8;
-            if is_late {
+            if is_closing {
+                refused.push(r);
+            } else if is_late {
                 // It comes again.
                 r.zones = zones;
                 late.push(r);
@@ -144,6 +148,7 @@ impl Engine {
             }
         }
         place.fill(entry);
+        refused.into_iter().for_each(|r| self.refuse(r, closing()));
         if !late.is_empty() {
             self.commit_guarded(late);
         }
@@ -164,6 +169,12 @@ impl Engine {
         // After the reservation: see `txn::plain`.
         let guarded = self.transactions.guarded();
         turn.guarded = guarded;
+        // Before any place is taken. See `Engine::close`: whoever closes waits for those that reserved before they could see this. (What writes
+        // nothing is let through: it is how that is waited for.)
+        if !shares.is_empty() && self.journal.is_closed() {
+            turn.closing = true;
+            return;
+        }
         for (number, share) in shares.iter().enumerate() {
             let (mut len, mut payer) = (0, None);
             for (request, part) in &share.parts {
@@ -173,11 +184,6 @@ impl Engine {
                 }
             }
             let Some(payer) = payer else { continue };
-            // See `Engine::close`: whoever closes has waited for those that reserved before they could see this.
-            if self.journal.is_closed() {
-                turn.failed = Some(closing());
-                return;
-            }
             // Where a subtable was dropped nothing is written any more: who dropped it waits for all that was reserved before it was seen to
             // be, and gives its chains back.
             if share.table.is_dropped() {

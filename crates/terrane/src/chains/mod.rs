@@ -55,8 +55,8 @@ pub(crate) struct Chains {
     closed: AtomicBool,
     poisoned: AtomicBool,
     cause: Mutex<Option<Error>>,
-    /// Whether chains may still be released: not after the memory was closed.
-    releasing: Mutex<bool>,
+    /// Whether chains may still be made and released: not after the memory was closed.
+    open: Mutex<bool>,
     /// Where it is told that one could not be released.
     lost_space: Arc<ArcSwapOption<Error>>,
     /// The memory is new, in the place of one that was of no use any more.
@@ -88,6 +88,8 @@ impl Chains {
         lost_space: Arc<ArcSwapOption<Error>>,
         renewed: bool,
     ) -> Self {
+        // A small part of those that are spare.
+        let kept = (space.zone_count() as usize / SPARE / 4).clamp(1, KEPT);
         Chains {
             media,
             space,
@@ -96,10 +98,10 @@ impl Chains {
             closed: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
             cause: Mutex::new(None),
-            releasing: Mutex::new(true),
+            open: Mutex::new(true),
             lost_space,
             renewed,
-            kept: (0..KEPT).map(|_| CachePadded::default()).collect(),
+            kept: (0..kept).map(|_| CachePadded::default()).collect(),
             scarce: AtomicUsize::new(0),
         }
     }
@@ -140,8 +142,13 @@ impl Chains {
     /// The chain of a new memtable of a subtable, which has no commits before `from`.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfSpace`] if there are too many memtables.
+    /// [`ErrorKind::OutOfSpace`] if there are too many memtables; [`ErrorKind::Closed`] once the memory was closed.
     pub(crate) fn create(&self, subtable: SubtableId, from: Lsn) -> Result<Chain> {
+        // Held meanwhile: nothing is stored once it is written down that the memory was closed.
+        let open = self.open.lock();
+        if !*open {
+            return Err(memory_closed());
+        }
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
         Chain::create(
             &self.space,
@@ -167,11 +174,15 @@ impl Chains {
     /// Sets zones aside for a commit to so many subtables; `None` if there are too few now.
     pub(crate) fn try_admit(&self, subtables: usize) -> Option<Admission> {
         if subtables == 1
-            && let Some(kept) = self.kept[stripe() % KEPT].lock().take()
+            && let Some(kept) = self.own_kept().lock().take()
         {
             return Some(kept);
         }
         self.space.admit(subtables as u64).ok()
+    }
+
+    fn own_kept(&self) -> &Mutex<Option<Admission>> {
+        &self.kept[stripe() % self.kept.len()]
     }
 
     /// As [`Chains::try_admit`], of zones that are kept too, for those who wait for some: until all of these are told that they
@@ -179,14 +190,18 @@ impl Chains {
     pub(crate) fn scarce(&self) -> Scarce<'_> {
         self.scarce.fetch_add(1, Ordering::Relaxed);
         // Who keeps one looks while it holds the lock: before this, and it is found here, or behind it, and it is seen to be scarce.
-        self.kept.iter().for_each(|kept| drop(kept.lock().take()));
+        for kept in &self.kept {
+            let zones = kept.lock().take();
+            // Without the lock: it tells those who wait.
+            drop(zones);
+        }
         Scarce(self)
     }
 
     /// A commit has its places. What it has not opened is kept for the next one, for else each commit would change what all threads look at.
     pub(crate) fn done_with(&self, zones: Admission) {
         if zones.left() == 1 && self.space.free() > self.space.zone_count() / SPARE as u64 {
-            let mut kept = self.kept[stripe() % KEPT].lock();
+            let mut kept = self.own_kept().lock();
             if kept.is_none() && self.scarce.load(Ordering::Relaxed) == 0 {
                 *kept = Some(zones);
             }
@@ -197,8 +212,8 @@ impl Chains {
     /// Gives a memtable's chain back: all that was committed in it is in extents or of no use, and the manifest says so, and that all
     /// commits before `settled` were.
     pub(crate) fn release(&self, chain: Chain, settled: Lsn) {
-        let releasing = self.releasing.lock();
-        if *releasing
+        let open = self.open.lock();
+        if *open
             && !self.is_poisoned()
             && let Err(e) = chain.release(settled)
         {
@@ -224,7 +239,7 @@ impl Chains {
     /// Fails once something has failed that ends all writing, and once closing has begun.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_closed() {
-            return Err(Error::new(ErrorKind::Closed, "the persistent memory is closed"));
+            return Err(memory_closed());
         }
         if !self.is_poisoned() {
             return Ok(());
@@ -248,10 +263,14 @@ impl Chains {
     /// # Errors
     /// What the memory fails with.
     pub(crate) fn finish(&self) -> Result<()> {
-        let mut releasing = self.releasing.lock();
-        if std::mem::replace(&mut *releasing, false) && !self.is_poisoned() {
+        let mut open = self.open.lock();
+        if std::mem::replace(&mut *open, false) && !self.is_poisoned() {
             self.space.close(&*self.media)?;
         }
         Ok(())
     }
+}
+
+fn memory_closed() -> Error {
+    Error::new(ErrorKind::Closed, "the persistent memory is closed")
 }

@@ -84,6 +84,10 @@ impl Engine {
         self.counters.full_waits.add(1);
         let began = self.media.now();
         let _scarce = chains.scarce();
+        // Those that were kept may do.
+        if let Some(zones) = chains.try_admit(tables.len()) {
+            return Ok(zones);
+        }
         let outcome = loop {
             self.retry_all();
             let mut failed = None;

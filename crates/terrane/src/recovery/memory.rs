@@ -54,17 +54,15 @@ pub(super) struct InMemory {
     pub(super) memtables: HashMap<SubtableId, Vec<Arc<Memtable>>>,
     /// Where the next commit begins.
     pub(super) end: Lsn,
-    /// Chains that nobody needs, ...
+    /// Chains that nobody needs.
     idle: Vec<Chain>,
-    /// ... and memtables over such.
-    idle_memtables: Vec<Arc<Memtable>>,
 }
 
-/// The memory of a database, open; `None` if it has a log.
+/// The memory of a database, open; `None` if it has a log and nothing else.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] if `options` ask for another medium than it has; [`ErrorKind::NotFound`] if its memory is gone; what opening
-/// one fails with.
+/// [`ErrorKind::InvalidArgument`] if `options` ask for another medium than it has; [`ErrorKind::NotFound`] if its memory is gone and there is no
+/// log beside it; what opening one fails with.
 pub(super) fn open(
     media: &dyn Media,
     dir: &Path,
@@ -80,7 +78,7 @@ pub(super) fn open(
             let (path, place) = (dir.join(&wanted.path), recorded(wanted));
             // An attempt before this one may have come so far; whose it is is seen when it is opened.
             if !media.exists(&path)? {
-                Space::create(media, &path, &wanted.plan(), uuid, 0)?;
+                Space::create(media, &path, &wanted.plan(), uuid, place.number)?;
             }
             let opened = open_place(media, path, place, uuid)?;
             manifest.append(&[Edit::Memory(opened.place.clone())])?;
@@ -91,7 +89,7 @@ pub(super) fn open(
         (Some(_), Some(Medium::Log)) => return Err(other_medium("persistent memory", dir)),
         (Some(place), None) => place.clone(),
         (Some(had), Some(Medium::Pmem(wanted))) => {
-            let wanted = recorded(wanted);
+            let wanted = MemoryPlace { number: had.number, ..recorded(wanted) };
             if trails(had.mode) != trails(wanted.mode) {
                 return Err(other_medium("another mode of memory, with a log or without one", dir));
             }
@@ -112,7 +110,7 @@ fn trails(mode: MemoryMode) -> bool {
 }
 
 fn open_place(media: &dyn Media, path: PathBuf, place: MemoryPlace, uuid: [u8; 16]) -> Result<Opened> {
-    match Space::open(media, &path, mode_of(place.mode), uuid, 0) {
+    match Space::open(media, &path, mode_of(place.mode), uuid, place.number) {
         Ok(space) => Ok(Opened { space, place, path, uuid, is_new: false }),
         Err(e) if trails(place.mode) && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
             make_anew(media, path, place, uuid)
@@ -122,18 +120,25 @@ fn open_place(media: &dyn Media, path: PathBuf, place: MemoryPlace, uuid: [u8; 1
                 .with_file(&path)
                 .with_hint("mount it, or say where it is (PmemOptions::path); it has the newest commits"))
         }
+        Err(e) if trails(place.mode) && e.kind() == ErrorKind::Corruption => Err(e.with_hint(HAS_LOG)),
         Err(e) => Err(e),
     }
 }
 
-/// Makes a memory in the place of one that is of no use. Until there is something in it this may be cut short and done again.
+/// What to do about a damaged memory that has a log beside it.
+const HAS_LOG: &str = "remove this file: the log beside it has all that is in it, and a new one is made when the database is opened";
+
+/// Makes a memory in the place of one that is of no use. Until the manifest has its number, and so before there is anything in it, this may be
+/// cut short and done again.
 fn make_anew(media: &dyn Media, path: PathBuf, place: MemoryPlace, uuid: [u8; 16]) -> Result<Opened> {
     if media.exists(&path)? {
         media.remove_file(&path)?;
     }
     let plan = PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan();
-    Space::create(media, &path, &plan, uuid, 0)?;
-    let space = Space::open(media, &path, mode_of(place.mode), uuid, 0)?;
+    // One that comes back later, from elsewhere, is told by its number.
+    let place = MemoryPlace { number: place.number + 1, ..place };
+    Space::create(media, &path, &plan, uuid, place.number)?;
+    let space = Space::open(media, &path, mode_of(place.mode), uuid, place.number)?;
     Ok(Opened { space, place, path, uuid, is_new: true })
 }
 
@@ -150,7 +155,7 @@ fn recorded(wanted: &PmemOptions) -> MemoryPlace {
         PmemMode::PageCache => MemoryMode::PageCache,
     };
     let path = wanted.path.as_os_str().as_bytes().to_vec();
-    MemoryPlace { path, mode, bytes: wanted.bytes, zone_bytes: wanted.zone_bytes }
+    MemoryPlace { path, mode, bytes: wanted.bytes, zone_bytes: wanted.zone_bytes, number: 0 }
 }
 
 fn mode_of(mode: MemoryMode) -> PmemMode {
@@ -175,6 +180,7 @@ pub(super) struct Means<'a> {
 /// [`ErrorKind::Corruption`] for damage; what the memory fails with.
 pub(super) fn restore(
     opened: Opened,
+    manifest: &ManifestStore,
     state: &DbState,
     log: &LogOptions,
     kinds: &BTreeMap<SubtableId, IndexKind>,
@@ -182,7 +188,12 @@ pub(super) fn restore(
 ) -> Result<(Option<Replayed>, InMemory)> {
     let Opened { space, place, path, uuid, is_new } = opened;
     let has_log = trails(place.mode);
-    let mut found = read_back(space, is_new, state, kinds, means)?;
+    let (bytes, zone_bytes) = (space.file_bytes(), space.zone_bytes() as u64);
+    let damaged = |e: Error| match e.kind() {
+        ErrorKind::Corruption if has_log => e.with_hint(HAS_LOG),
+        _ => e,
+    };
+    let mut found = read_back(space, is_new, state, kinds, means).map_err(damaged)?;
     if !has_log {
         return Ok((None, found));
     }
@@ -199,7 +210,9 @@ pub(super) fn restore(
     if replayed.log.end < found.end {
         // What the log had in its tail alone it gave up when a write failed: it is what was promised, and all that later commits stand behind.
         drop((replayed, found));
-        let anew = make_anew(&**means.media, path, place, uuid)?;
+        // As large as it was: that has been told.
+        let anew = make_anew(&**means.media, path, MemoryPlace { bytes, zone_bytes, ..place }, uuid)?;
+        manifest.append(&[Edit::Memory(anew.place.clone())])?;
         found = read_back(anew.space, true, state, kinds, means)?;
         replayed = replay(&found)?;
     }
@@ -250,7 +263,7 @@ fn read_back(
         memtables.insert(*id, made);
     }
     rebuild(means.media, memtables.values().flatten())?;
-    Ok(InMemory { chains, memtables, end, idle, idle_memtables: Vec::new() })
+    Ok(InMemory { chains, memtables, end, idle })
 }
 
 /// The commits to its subtable that a memtable's chain has, but for those that an older one has: from where it begins to the last one.
@@ -291,23 +304,28 @@ impl InMemory {
         for (id, kind) in kinds {
             let Some(between) = beside.get(id).filter(|b| !b.is_empty()) else { continue };
             let Some(chained) = self.memtables.get_mut(id) else { continue };
+            let count = chained.len();
+            // The newest chain goes on, unless the log has something behind its beginning: of that it would say that it has it.
+            let ends = between.last().is_some_and(|(older, _)| *older == count);
             let mut all: Vec<Arc<Memtable>> = Vec::new();
             let oldest_first = std::mem::take(chained).into_iter().rev();
             let mut between = between.iter().peekable();
             for (older, memtable) in oldest_first.enumerate() {
                 all.extend(between.next_if(|(n, _)| *n == older).map(|(_, m)| m.clone()));
-                // A chain that goes on would say of all from its beginning on that it has it.
-                if memtable.is_empty() {
-                    self.idle_memtables.push(memtable);
+                if older + 1 < count || !ends {
+                    all.push(memtable);
+                } else if memtable.is_empty() {
+                    // Nothing was ever committed in it: it goes at once, for there may be no other one to take.
+                    memtable.not_needed(0);
                 } else {
-                    if memtable.end().is_none() {
-                        memtable.freeze(commits(&memtable).end);
-                    }
+                    memtable.freeze(commits(&memtable).end);
                     all.push(memtable);
                 }
             }
-            all.extend(between.map(|(_, m)| m.clone()));
-            all.push(means.memtable(*kind, &self.chains, self.chains.create(*id, end)?));
+            if ends {
+                all.extend(between.map(|(_, m)| m.clone()));
+                all.push(means.memtable(*kind, &self.chains, self.chains.create(*id, end)?));
+            }
             all.reverse();
             *chained = all;
         }
@@ -317,7 +335,6 @@ impl InMemory {
     /// Gives back what nobody needs. The manifest has it that all commits before `end` are settled.
     pub(super) fn give_back(&mut self) {
         self.idle.drain(..).for_each(|chain| self.chains.release(chain, self.end));
-        self.idle_memtables.drain(..).for_each(|memtable| memtable.not_needed(self.end));
     }
 }
 

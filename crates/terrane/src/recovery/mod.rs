@@ -114,7 +114,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         Some(opened) => {
             let means =
                 memory::Means { media: &media, budget: &memory, clock: &clock, lost_space: &lost_space };
-            let (replayed, mut found) = memory::restore(opened, &state, &log_options, &kinds, &means)?;
+            let (replayed, mut found) =
+                memory::restore(opened, &manifest, &state, &log_options, &kinds, &means)?;
             let memtables = std::mem::take(&mut found.memtables);
             (replayed, Some(found), memtables)
         }
