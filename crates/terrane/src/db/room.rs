@@ -19,6 +19,9 @@ use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::recovery::RING_SLOTS;
 
+/// How often a writer waits for commits on their way before it says that there is no zone for it.
+const PATIENCE: u32 = 8;
+
 impl Engine {
     /// Holds the calling writer to `tables` until memtable memory is within its budget, as long as background work can
     /// free some.
@@ -88,6 +91,7 @@ impl Engine {
         if let Some(zones) = chains.try_admit(tables.len()) {
             return Ok(zones);
         }
+        let mut patience = PATIENCE;
         let outcome = loop {
             self.retry_all();
             let mut failed = None;
@@ -114,8 +118,18 @@ impl Engine {
                 t.standstill().is_none()
                     && t.state().active().chain().is_some_and(|records| records.bytes() > 0)
             };
-            let ended = waited.err().or(refused).or(failed);
-            if ended.is_some() || !self.tables.load().all().any(more) {
+            let mut ended = waited.err().or(refused).or(failed);
+            let any_more = self.tables.load().all().any(more);
+            if ended.is_none() && !any_more && patience > 0 {
+                // Commits on their way hold what they saw of subtables, and with it memtables that have been written out since. And others may
+                // have had what became free.
+                patience -= 1;
+                ended = self.barrier().err();
+                if ended.is_none() {
+                    continue;
+                }
+            }
+            if ended.is_some() || !any_more {
                 break Err(ended.or_else(|| self.holder_of_memory()));
             }
         };
