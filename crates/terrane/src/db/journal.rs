@@ -52,10 +52,9 @@ impl Journal {
 
     /// What is published below it survives a power failure.
     pub(crate) fn durable_lsn(&self) -> Lsn {
-        match (self.log(), self.chains()) {
-            (Some(log), _) => log.durable_lsn(),
-            (None, Some(chains)) => chains.durable_lsn(),
-            (None, None) => 0,
+        match self {
+            Journal::Log(log) | Journal::Chains { trailing: Some(log), .. } => log.durable_lsn(),
+            Journal::Chains { chains, trailing: None } => chains.durable_lsn(),
         }
     }
 

@@ -84,13 +84,13 @@ impl Engine {
         chains: &Chains,
         tables: &[Arc<Table>],
     ) -> Result<terrane_chainlog::Admission> {
-        self.counters.full_waits.add(1);
-        let began = self.media.now();
         let _scarce = chains.scarce();
         // Those that were kept may do.
         if let Some(zones) = chains.try_admit(tables.len()) {
             return Ok(zones);
         }
+        self.counters.full_waits.add(1);
+        let began = self.media.now();
         let mut patience = PATIENCE;
         let outcome = loop {
             self.retry_all();
@@ -124,9 +124,9 @@ impl Engine {
                 // Commits on their way hold what they saw of subtables, and with it memtables that have been written out since. And others may
                 // have had what became free.
                 patience -= 1;
-                ended = self.barrier().err();
-                if ended.is_none() {
-                    continue;
+                match self.barrier() {
+                    Ok(()) => continue,
+                    Err(e) => ended = Some(e),
                 }
             }
             if ended.is_some() || !any_more {

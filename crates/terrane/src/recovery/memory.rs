@@ -31,6 +31,7 @@ use crate::levels::{DbState, ManifestStore};
 use crate::log::{FIRST_LSN, LogOptions};
 use crate::memtable::Memtable;
 use crate::options::{IndexKind, Medium, Options, PmemOptions};
+use crate::recovery::make_memtables;
 use crate::recovery::replay::{self, Replayed};
 use crate::recovery::target::Target;
 
@@ -198,12 +199,7 @@ pub(super) fn restore(
         return Ok((None, found));
     }
     let replay = |found: &InMemory| {
-        let (kinds, budget, clock) = (kinds.clone(), means.budget.clone(), means.clock.clone());
-        let media = means.media.clone();
-        let make = Box::new(move |id: SubtableId| {
-            let kind = kinds.get(&id).copied().unwrap_or_default();
-            Memtable::new(kind, 0, budget.clone(), clock.clone()).salted(media.entropy())
-        });
+        let make = make_memtables(kinds, means.budget, means.clock, means.media);
         replay::replay(means.media, log, state, found.targets(state), make)
     };
     let mut replayed = replay(&found)?;

@@ -99,15 +99,11 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let kinds = index_kinds(&state)?;
     let (mut replayed, mut in_memory, memtables) = match in_memory {
         None => {
-            let memtables = memtables(&kinds, &memory, &clock, &*media);
+            let make = make_memtables(&kinds, &memory, &clock, &media);
+            let memtables: HashMap<_, _> = kinds.keys().map(|id| (*id, Arc::new(make(*id)))).collect();
             let targets = state.subtables.iter().filter_map(|(id, s)| {
                 memtables.get(id).map(|m| (*id, Target::of(m.clone(), s.persisted_lsn)))
             });
-            // Each has its own from the beginning.
-            let make = {
-                let (memory, clock) = (memory.clone(), clock.clone());
-                Box::new(move |_| Memtable::new(IndexKind::default(), 0, memory.clone(), clock.clone()))
-            };
             let replayed = replay::replay(&media, &log_options, &state, targets.collect(), make)?;
             (Some(replayed), None, memtables.into_iter().map(|(id, m)| (id, vec![m])).collect())
         }
@@ -291,18 +287,18 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     Ok(engine)
 }
 
-/// One memtable for each subtable alive.
-fn memtables(
+/// What makes memtables in ordinary memory, for any subtable alive.
+fn make_memtables(
     kinds: &BTreeMap<SubtableId, IndexKind>,
     memory: &MemoryBudget,
     clock: &Arc<Clock>,
-    media: &dyn Media,
-) -> HashMap<SubtableId, Arc<Memtable>> {
-    let made = kinds.iter().map(|(id, kind)| {
-        let memtable = Memtable::new(*kind, 0, memory.clone(), clock.clone()).salted(media.entropy());
-        (*id, Arc::new(memtable))
-    });
-    made.collect()
+    media: &Arc<dyn Media>,
+) -> replay::MakeMemtable {
+    let (kinds, memory, clock, media) = (kinds.clone(), memory.clone(), clock.clone(), media.clone());
+    Box::new(move |id| {
+        let kind = kinds.get(&id).copied().unwrap_or_default();
+        Memtable::new(kind, 0, memory.clone(), clock.clone()).salted(media.entropy())
+    })
 }
 
 /// Which index the memtables of each subtable alive have.
