@@ -7,6 +7,9 @@
 //! * stores that go around the caches survive each on its own;
 //! * lines know nothing of each other.
 //!
+//! When a process dies, what its threads sent around the caches is no more certain, but it is in its place: a store to the same word by
+//! whoever comes later is behind it.
+//!
 //! That is what the manuals promise (Intel, "Persistent Memory Programming", and volume 2 of the processors' manual: CLWB, MOVNTI), and
 //! words of eight bytes are whole. The other model ([`Fate::Words`]) is that of the Tair contest of 2020: of each word that is not
 //! certain, either what was stored last survives or what was certain, by the toss of a coin.
@@ -29,8 +32,17 @@ struct Store {
     at: u64,
     word: u64,
     value: [u8; WORD],
+    way: Way,
+}
+
+/// How a store goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Cached,
     /// Around the caches, by that thread.
-    streamed: Option<ThreadId>,
+    Streamed(ThreadId),
+    /// Around the caches, by a thread that is gone.
+    Left,
 }
 
 /// What became of the stores that were not certain.
@@ -70,6 +82,11 @@ impl Lines {
     /// The threads are gone, and what they had on its way is as uncertain as all else.
     pub(super) fn forget_threads(&mut self) {
         self.flushed.clear();
+        for store in self.lines.values_mut().flatten() {
+            if matches!(store.way, Way::Streamed(_)) {
+                store.way = Way::Left;
+            }
+        }
     }
 
     /// Whole words, of which those in `streamed` go around the caches.
@@ -77,12 +94,12 @@ impl Lines {
         let (words, _) = bytes.as_chunks::<WORD>();
         for (i, value) in words.iter().enumerate() {
             let word = offset / WORD as u64 + i as u64;
-            let streamed = streamed.contains(&(i * WORD)).then_some(thread);
+            let way = if streamed.contains(&(i * WORD)) { Way::Streamed(thread) } else { Way::Cached };
             let line = word / (LINE / WORD) as u64;
-            let store = Store { at: self.stores, word, value: *value, streamed };
+            let store = Store { at: self.stores, word, value: *value, way };
             self.lines.entry(line).or_default().push(store);
             self.stores += 1;
-            if streamed.is_some() {
+            if way != Way::Cached {
                 self.flushed.entry(thread).or_default().push((line, self.stores));
             }
         }
@@ -101,13 +118,17 @@ impl Lines {
     pub(super) fn fence(&mut self, thread: ThreadId, durable: &mut Pages) {
         for (line, upto) in self.flushed.remove(&thread).unwrap_or_default() {
             let Some(stores) = self.lines.get_mut(&line) else { continue };
+            let mut words = Vec::new();
             stores.retain(|s| {
-                let certain = s.at < upto && s.streamed.is_none_or(|by| by == thread);
+                let certain = s.at < upto && [Way::Cached, Way::Streamed(thread)].contains(&s.way);
                 if certain {
                     s.put(durable);
+                    words.push((s.word, s.at));
                 }
                 !certain
             });
+            let is_over = |s: &Store| words.iter().any(|(word, at)| *word == s.word && s.at < *at);
+            stores.retain(|s| s.way != Way::Left || !is_over(s));
             if stores.is_empty() {
                 self.lines.remove(&line);
             }
@@ -128,7 +149,7 @@ impl Lines {
                 Fate::Kept => stores.iter().for_each(|s| s.put(pages)),
                 Fate::Torn(mood, id) => {
                     let mut rng = Rng::of(mood.seed, &[id, *line, 0x6c69_6e65]);
-                    let ordinary = stores.iter().filter(|s| s.streamed.is_none()).count() as u64;
+                    let ordinary = stores.iter().filter(|s| s.way == Way::Cached).count() as u64;
                     let keep = rng.chance(mood.keep);
                     let prefix = if keep { ordinary } else { rng.below(ordinary + 1) };
                     put_some(stores, prefix, pages, || keep || rng.chance(0.5));
@@ -154,13 +175,13 @@ impl Store {
 
 /// How many contents one line may have: prefixes of the ordinary stores, times subsets of the others. The last one has all stores.
 fn states(stores: &[Store]) -> u64 {
-    let streamed = stores.iter().filter(|s| s.streamed.is_some()).count() as u32;
+    let streamed = stores.iter().filter(|s| s.way != Way::Cached).count() as u32;
     let prefixes = stores.len() as u64 - u64::from(streamed) + 1;
     1u64.checked_shl(streamed).map_or(u64::MAX, |subsets| prefixes.saturating_mul(subsets))
 }
 
 fn choose(stores: &[Store], number: u64, pages: &mut Pages) {
-    let prefixes = stores.iter().filter(|s| s.streamed.is_none()).count() as u64 + 1;
+    let prefixes = stores.iter().filter(|s| s.way == Way::Cached).count() as u64 + 1;
     let mut subset = number / prefixes;
     put_some(stores, number % prefixes, pages, || {
         let bit = subset & 1 == 1;
@@ -172,7 +193,7 @@ fn choose(stores: &[Store], number: u64, pages: &mut Pages) {
 /// Puts the first `prefix` of the ordinary stores, and those of the others that `pick` wants.
 fn put_some(stores: &[Store], mut prefix: u64, pages: &mut Pages, mut pick: impl FnMut() -> bool) {
     for s in stores {
-        let survives = if s.streamed.is_some() {
+        let survives = if s.way != Way::Cached {
             pick()
         } else {
             let within = prefix > 0;

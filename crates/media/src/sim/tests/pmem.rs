@@ -140,6 +140,26 @@ fn a_process_that_dies_leaves_every_store_and_of_the_last_one_a_prefix() {
 }
 
 #[test]
+fn what_a_dead_process_sent_on_its_way_does_not_come_over_what_was_stored_since() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    let fenced_by_nobody = || std::thread::scope(|s| s.spawn(|| pm.write(0, &[1; 8 * LINE])).join().unwrap());
+    fenced_by_nobody().unwrap();
+    let m = m.image().crash(CrashKind::Process, 0);
+    let pm = m.map_pmem(&path("pm"), PmemMode::Dax).unwrap();
+    pm.write(0, &[2; LINE / 2]).unwrap();
+    let uncertain: BTreeSet<_> =
+        SEEDS.map(|seed| left::<1>(&m.image().crash(CrashKind::PowerTorn, seed))[0]).collect();
+    assert_eq!(uncertain, BTreeSet::from([0, 1, 2]));
+    pm.fence();
+    for kind in [CrashKind::PowerTorn, CrashKind::PowerWords, CrashKind::PowerKept] {
+        let left: BTreeSet<_> = SEEDS.map(|seed| left::<LINE>(&m.image().crash(kind, seed))).collect();
+        assert!(left.iter().all(|line| line[..LINE / 2] == [2; LINE / 2]), "{kind:?}");
+        // What nobody stored to since is as uncertain as it was.
+        assert!(left.len() > 1 || kind == CrashKind::PowerKept, "{kind:?}");
+    }
+}
+
+#[test]
 fn the_page_cache_promises_nothing_when_power_fails_however_often_one_fences() {
     let (m, pm) = with_pmem(PmemMode::PageCache);
     pm.write(0, &[1; 8]).unwrap();
