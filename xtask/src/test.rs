@@ -78,10 +78,14 @@ const IN_MEMORY: [&str; 11] = [
 /// ... and with memory in the page cache: those that crash and fail.
 const IN_PAGE_CACHE: [&str; 4] = ["random_crashes", "faults", "bitflips", "two_phase"];
 
+/// ... and with a log behind persistent memory.
+const WITH_LOG: [&str; 3] = ["random_crashes", "faults", "two_phase"];
+
 /// The engine's tests once more, on the other media.
 pub(crate) fn other_media() -> Result<Counts, Failure> {
     let mut counts = Counts::default();
-    for (medium, chosen) in [("pmem", &IN_MEMORY[..]), ("page-cache", &IN_PAGE_CACHE)] {
+    let all = [("pmem", &IN_MEMORY[..]), ("page-cache", &IN_PAGE_CACHE), ("pmem-log", &WITH_LOG)];
+    for (medium, chosen) in all {
         let mut c = cargo(["test", "-p", "terrane"]);
         c.env("TERRANE_TEST_MEDIUM", medium);
         for test in chosen {

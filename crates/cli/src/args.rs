@@ -51,16 +51,32 @@ pub(crate) struct DbArgs {
     /// Memory for cached blocks, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub(crate) cache_mib: usize,
+    /// Give persistent memory up that is gone or damaged, and make a new one with what the log behind it has: the newest commits
+    /// may be lost
+    #[arg(long)]
+    pub(crate) renew_memory: bool,
 }
 
 impl DbArgs {
     pub(crate) fn options(&self) -> terrane::Options {
-        terrane::Options::new().memtable_bytes(self.memtable_mib << 20).cache_bytes(self.cache_mib << 20)
+        terrane::Options::new()
+            .memtable_bytes(self.memtable_mib << 20)
+            .cache_bytes(self.cache_mib << 20)
+            .renew_memory(self.renew_memory)
     }
 
     /// Opens a database that must exist.
     pub(crate) fn open_existing(&self) -> terrane::Result<terrane::Db> {
-        terrane::Db::open(&self.db, self.options().create_if_missing(false))
+        self.open(self.options().create_if_missing(false))
+    }
+
+    /// Opens it, and says if its memory was given up.
+    pub(crate) fn open(&self, options: terrane::Options) -> terrane::Result<terrane::Db> {
+        let db = terrane::Db::open(&self.db, options)?;
+        if self.renew_memory && db.stats().pmem_renewed {
+            eprintln!("terrane: the persistent memory was made anew, with what the log had");
+        }
+        Ok(db)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use serde_json::json;
-use terrane::{Db, Durability, SubtableOptions, WriteBatch};
+use terrane::{Durability, SubtableOptions, WriteBatch};
 
 use crate::args::{DelArgs, GetArgs, PutArgs};
 use crate::text::{argument, escape};
@@ -37,7 +37,7 @@ pub(crate) fn put(a: &PutArgs) -> Result<Outcome, Failure> {
     } else {
         argument(&a.value, a.raw)?
     };
-    let db = Db::open(&a.db.db, a.db.options())?;
+    let db = a.db.open(a.db.options())?;
     let table = db.subtable_or_create(&a.table, SubtableOptions::new())?;
     let mut batch = WriteBatch::new();
     batch.put(&table, &key, &value)?;

@@ -6,7 +6,7 @@
 //!          4  u32  number of operations
 //!          8  u64  LSN at which the entry starts
 //!         16  u32  open-generation of the log that the entry was written under
-//!         20  u32  entry kind: 0 batch, 1 no-op, 2 prepare, 3 commit, 4 rollback (others: a newer version)
+//!         20  u32  entry kind: 0 batch, 1 no-op, 2 prepare, 3 commit, 4 rollback, 5 gap (others: a newer version)
 //!         24  u32  CRC of the body
 //!         28  u32  CRC of bytes 0..28
 //! body        operations, one behind the other (of kinds 2 to 4: see [`crate::prepared`])
@@ -115,6 +115,9 @@ pub enum EntryKind {
     Commit = 3,
     /// The end of a prepared transaction that comes to nothing.
     Rollback = 4,
+    /// Commits that the log lacks, for a crash took them from its tail: the persistent memory in front of it has them. The body is not
+    /// checked and not read.
+    Gap = 5,
 }
 
 /// The header of an entry.
@@ -185,7 +188,7 @@ impl EntryHeader {
     /// [`ErrorKind::Corruption`].
     pub fn check_body(&self, body: &[u8]) -> Result<()> {
         let whole = body.len() == self.body_len as usize;
-        if self.kind == EntryKind::NoOp || (whole && crc(body) == self.body_crc) {
+        if matches!(self.kind, EntryKind::NoOp | EntryKind::Gap) || (whole && crc(body) == self.body_crc) {
             return Ok(());
         }
         Err(Error::corruption(format!("checksum mismatch in the batch at LSN {}", self.lsn)))
@@ -210,6 +213,7 @@ pub fn decode_header(bytes: &[u8]) -> Result<EntryHeader> {
         2 => EntryKind::Prepare,
         3 => EntryKind::Commit,
         4 => EntryKind::Rollback,
+        5 => EntryKind::Gap,
         other => {
             return Err(Error::new(
                 ErrorKind::NewerFormat,

@@ -102,7 +102,7 @@ pub fn decode(kind: EntryKind, body: &[u8]) -> Result<Stage<'_>> {
         EntryKind::Commit => {}
         EntryKind::Rollback if r.is_at_end() => {}
         EntryKind::Rollback => return Err(Error::corruption("bytes behind a rollback")),
-        EntryKind::Batch | EntryKind::NoOp => {
+        EntryKind::Batch | EntryKind::NoOp | EntryKind::Gap => {
             return Err(Error::corruption("an entry that is no stage of a prepared transaction"));
         }
     }

@@ -10,6 +10,7 @@ use terrane_compaction::Device;
 pub use terrane_format::block::{DirectoryKind, Simd};
 pub use terrane_media::PmemMode;
 
+use crate::compact::pick::MAX_L0_RUNS;
 use crate::recovery::MEMORY;
 
 /// Smallest legal memtable budget.
@@ -38,6 +39,7 @@ pub struct Options {
     pub(crate) compaction_mode: CompactionMode,
     pub(crate) compaction_devices: Vec<Arc<dyn Device>>,
     pub(crate) medium: Option<Medium>,
+    pub(crate) renew_memory: bool,
     /// What persistent memory allows a batch, where that is the medium.
     pub(crate) batch_in_memory: Option<u64>,
     pub(crate) tuning: Tuning,
@@ -72,6 +74,7 @@ pub struct PmemOptions {
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
     pub(crate) mode: PmemMode,
+    pub(crate) trailing_log: bool,
     pub(crate) zone_bytes: u64,
 }
 
@@ -81,7 +84,13 @@ impl PmemOptions {
     ///
     /// Half of that is written out at a time, so it should be some hundred times what all subtables take at least, half a MiB each.
     pub fn new(bytes: u64) -> Self {
-        PmemOptions { path: PathBuf::from(MEMORY), bytes, mode: PmemMode::Dax, zone_bytes: 0 }
+        PmemOptions {
+            path: PathBuf::from(MEMORY),
+            bytes,
+            mode: PmemMode::Dax,
+            trailing_log: false,
+            zone_bytes: 0,
+        }
     }
 
     /// Another file: absolute, or in the database's directory. Destroying the database leaves one elsewhere alone.
@@ -102,6 +111,23 @@ impl PmemOptions {
     pub fn mode(mut self, mode: PmemMode) -> Self {
         self.mode = mode;
         self
+    }
+
+    /// Whether commits go to a log in the database's directory too, behind the memory. Default: no; in the page cache there always is one.
+    ///
+    /// On a device it guards against the loss of that. With [`Durability::Sync`] a commit waits until the log is flushed, and so survives the
+    /// device; with [`Durability::Buffered`] it waits for the device alone, and the log has it later: 64 MiB of commits may be
+    /// written and not flushed, and 16 MiB more wait to be written. [`Options::renew_memory`] takes the database up again from the log. A
+    /// commit costs what it costs with [`Medium::Log`] in addition, and opening reads the log. It cannot be changed once there is a database.
+    #[must_use]
+    pub fn trailing_log(mut self, yes: bool) -> Self {
+        self.trailing_log = yes;
+        self
+    }
+
+    /// Whether there is a log behind it.
+    pub(crate) fn has_log(&self) -> bool {
+        self.trailing_log || self.mode == PmemMode::PageCache
     }
 
     /// Bytes of a zone, a multiple of 4096; for tests.
@@ -161,6 +187,8 @@ pub struct Tuning {
     pub transaction_bytes: usize,
     /// Compactions start by themselves, and not only where a flush waits for one or [`crate::Subtable::compact`] asks.
     pub compact: bool,
+    /// Runs of L0 from which on flushes wait for a place.
+    pub l0_runs: usize,
     /// Which cached blocks are found by direct pointer.
     pub swizzling: Swizzling,
     /// Blocks that flushes and merges write enter the cache where they take the place of some, or where there is room.
@@ -184,6 +212,7 @@ impl Default for Tuning {
             task_bytes: 2 << 20,
             transaction_bytes: 0,
             compact: true,
+            l0_runs: MAX_L0_RUNS,
             swizzling: Swizzling::default(),
             warm: true,
             counted: false,
@@ -204,6 +233,7 @@ impl Default for Options {
             compaction_mode: CompactionMode::Cpu,
             compaction_devices: Vec::new(),
             medium: None,
+            renew_memory: false,
             batch_in_memory: None,
             tuning: Tuning::default(),
         }
@@ -281,6 +311,19 @@ impl Options {
     #[must_use]
     pub fn medium(mut self, medium: Medium) -> Self {
         self.medium = Some(medium);
+        self
+    }
+
+    /// Whether a persistent memory that is gone or damaged is given up, and a new one made in its place, with what the log behind it has
+    /// ([`PmemOptions::trailing_log`]). Default: no. On a device that may lose the newest commits: all those are there for
+    /// which a [`Durability::Sync`] commit or [`crate::Db::sync`] returned, and what there is behind them is a prefix. A memory that is
+    /// whole stays as it is. [`crate::Stats::pmem_renewed`] says whether one was made.
+    ///
+    /// Opening fails all the same where there is no log, and where a power failure came so shortly before the loss that what the log lacked
+    /// since was not written out yet.
+    #[must_use]
+    pub fn renew_memory(mut self, yes: bool) -> Self {
+        self.renew_memory = yes;
         self
     }
 

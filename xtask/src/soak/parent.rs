@@ -211,8 +211,9 @@ fn kill_one(
     rng: &mut Rng,
 ) -> Result<Record, Failure> {
     let memory = dir.join("pmem");
-    if medium == SoakMedium::PageCache && rng.one_in(8) && memory.exists() {
-        // As a reboot does where it lay in memory.
+    let has_log = matches!(medium, SoakMedium::PageCache | SoakMedium::PmemLog);
+    if has_log && rng.one_in(8) && memory.exists() {
+        // As a reboot does where it lay in memory, and a device that fails.
         std::fs::remove_file(&memory)?;
     }
     let mut child = start(medium, seed, round, dir)?;

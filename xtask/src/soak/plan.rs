@@ -223,6 +223,8 @@ pub(super) enum SoakMedium {
     Log,
     /// Persistent memory: an ordinary file with the instructions of a device, which a killed process leaves as one would be
     Pmem,
+    /// The same with a log behind it; now and then the memory is lost between two processes
+    PmemLog,
     /// Memory in the page cache, and a log behind it; now and then the memory is removed between two processes
     PageCache,
 }
@@ -243,14 +245,17 @@ pub(super) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
         swizzling: [Swizzling::Nothing, Swizzling::Parents, Swizzling::Children][rng.below(3) as usize],
         warm: true,
         counted: false,
+        l0_runs: 4,
         simd: None,
     };
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };
     let memory = PmemOptions::new((4 << 20) << rng.below(2)).zone_bytes(128 << 10);
     Options::new()
+        .renew_memory(true)
         .medium(match medium {
             SoakMedium::Log => Medium::Log,
             SoakMedium::Pmem => Medium::Pmem(memory.mode(PmemMode::StandIn)),
+            SoakMedium::PmemLog => Medium::Pmem(memory.mode(PmemMode::StandIn).trailing_log(true)),
             SoakMedium::PageCache => Medium::Pmem(memory.mode(PmemMode::PageCache)),
         })
         .memtable_bytes((512 << 10) << rng.below(4))

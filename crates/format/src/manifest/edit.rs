@@ -62,6 +62,8 @@ pub struct MemoryPlace {
     pub zone_bytes: u64,
     /// Which one it is of those that took each other's place, from 0.
     pub number: u32,
+    /// A log trails behind it.
+    pub has_log: bool,
 }
 
 /// How a persistent memory is mapped.
@@ -347,6 +349,7 @@ impl Edit {
                 put_varint(b, place.bytes);
                 put_varint(b, place.zone_bytes);
                 put_varint(b, place.number.into());
+                b.push(u8::from(place.has_log));
                 MEMORY
             }
             Edit::NextIds(next) => {
@@ -426,6 +429,7 @@ impl Edit {
                 bytes: r.varint()?,
                 zone_bytes: r.varint()?,
                 number: small(&mut r, "number of a persistent memory")?,
+                has_log: flag(&mut r)?,
             }),
             NEXT_IDS => Edit::NextIds(NextIds {
                 extent: r.varint()?,

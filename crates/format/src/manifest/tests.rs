@@ -76,6 +76,7 @@ fn edits() -> Vec<Edit> {
             bytes: 1 << 30,
             zone_bytes: 4 << 20,
             number: 3,
+            has_log: true,
         }),
     ]
 }

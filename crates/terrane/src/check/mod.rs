@@ -18,7 +18,6 @@ use terrane_format::extent::{Index, IndexCursor};
 use terrane_format::filter;
 use terrane_format::value_ref::ValueRef;
 
-use crate::compact::pick::{MAX_L0_RUNS, RESCUE_RUNS};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::{ExtentRef, Homes, Run};
@@ -113,7 +112,7 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
     fn table(&mut self, table: &Table) {
         let state = table.state_full();
         let version = &state.version;
-        let limit = MAX_L0_RUNS + RESCUE_RUNS;
+        let limit = table.most_l0_runs();
         if version.l0.len() > limit {
             self.note(format!("{} runs in L0, the limit is {limit}", version.l0.len()));
         }

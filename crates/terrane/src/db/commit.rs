@@ -164,7 +164,7 @@ impl Engine {
                     }
                 }
             }
-            if self.journal.log().is_none() {
+            if self.journal.is_durable_at_once() {
                 // Nothing is durable later than what refers to it.
                 self.space.sync_values(&values).inspect_err(|_| drop(self.free_values(&values)))?;
             }
@@ -250,7 +250,7 @@ impl Engine {
         }
         match &self.journal {
             Journal::Log(log) => self.place_in_log(log, requests),
-            Journal::Chains { chains, trailing } => {
+            Journal::Chains { chains, trailing, .. } => {
                 self.place_in_memory(chains, trailing.as_ref(), requests);
             }
         }

@@ -185,7 +185,7 @@ impl Engine {
             Some(Skip::Memtable(m)) => t.oldest_unflushed(Some(m)),
             None => t.oldest_unflushed(None),
         });
-        self.transactions.prepared.needed(synced, held)
+        self.journal.readable_from(self.transactions.prepared.needed(synced, held))
     }
 }
 

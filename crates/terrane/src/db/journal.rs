@@ -1,8 +1,10 @@
 //! Where commits become safe: a log, persistent memory, or both.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use terrane_base::{Error, Lsn, Result};
+use terrane_media::PmemMode;
 
 use crate::chains::Chains;
 use crate::log::Log;
@@ -12,14 +14,16 @@ use crate::log::Log;
 pub(crate) enum Journal {
     /// A write-ahead log: an entry for each commit, in segments on the device.
     Log(Log),
-    /// Chains in persistent memory. What is published is durable, unless that is the page cache: there it survives the process, and a log
-    /// *trails* behind, which has the same commits at the same LSNs. What the chains have, the log's tail has too, for a commit is in both
-    /// before it is ordered; so after a power failure the log is all that is needed, and after the death of the process the chains have
-    /// nothing that it lacks.
+    /// Chains in persistent memory. What is published is durable, unless that is the page cache: there it survives the process. A log may
+    /// *trail* behind, and does so there: it has the same commits at the same LSNs. What the chains have, the log's tail has too, for a
+    /// commit is in both before it is ordered; so after the death of the process the chains have nothing that the log lacks. After a power
+    /// failure the log is all that is needed in the page cache; on a device the chains have more, and the log is what is left when the device
+    /// is lost.
     Chains {
         chains: Arc<Chains>,
-        /// In the page cache.
         trailing: Option<Log>,
+        /// Where the log lacks what the chains had, since the last power failure; empty if it lacks nothing.
+        gap: Range<Lsn>,
     },
 }
 
@@ -46,7 +50,7 @@ impl Journal {
         {
             chains.check()?;
         }
-        // In chains on a device it is so already.
+        // In chains on a device it is so already; what is waited for there is that the loss of the device can be survived.
         self.log().map_or(Ok(()), |log| log.sync_to(lsn))
     }
 
@@ -54,13 +58,26 @@ impl Journal {
     pub(crate) fn durable_lsn(&self) -> Lsn {
         match self {
             Journal::Log(log) | Journal::Chains { trailing: Some(log), .. } => log.durable_lsn(),
-            Journal::Chains { chains, trailing: None } => chains.durable_lsn(),
+            Journal::Chains { chains, trailing: None, .. } => chains.durable_lsn(),
         }
+    }
+
+    /// Whether what is published survives a power failure at once.
+    pub(crate) fn is_durable_at_once(&self) -> bool {
+        self.chains().is_some_and(|chains| chains.space().mode() != PmemMode::PageCache)
     }
 
     /// Bytes that the next opening would read back of a log.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.log().map_or(0, Log::live_bytes)
+    }
+
+    /// Where an opening can begin to read that needs all from `lsn` on: where an entry begins. Within a gap none does for each commit.
+    pub(crate) fn readable_from(&self, lsn: Lsn) -> Lsn {
+        match self {
+            Journal::Chains { gap, .. } if gap.contains(&lsn) => gap.start,
+            _ => lsn,
+        }
     }
 
     /// Lets go of what the log keeps of commits before `lsn`. Memtables in chains let go of these themselves.

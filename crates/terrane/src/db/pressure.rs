@@ -13,6 +13,10 @@ const IDLE: u64 = 8;
 impl Engine {
     /// Makes a new forecast.
     pub(crate) fn update_pressure(&self) {
+        if !self.options.tuning.compact {
+            // No place in L0 is about to come free, and none is waited for.
+            return self.pacer.set_rate(None);
+        }
         let tables = self.tables.load();
         // What cannot be written out is no reason to slow others down: it refuses its own writers.
         let live = tables.all().filter(|t| !t.is_dropped() && t.standstill().is_none());

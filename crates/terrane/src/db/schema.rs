@@ -73,7 +73,8 @@ impl Engine {
             }
         })?;
         let version = Arc::new(Version::empty(self.reclaimer.clone()));
-        let table = Arc::new(Table::new(id, name, self.database, options, memtable, version, lsn));
+        let table = Table::new(id, name, self.database, options, memtable, version, lsn);
+        let table = Arc::new(table.with_l0_runs(self.options.tuning.l0_runs));
         table.cut_values(self.options.max_batch_bytes());
         let mut changed = (*tables).clone();
         changed.insert(table.clone());

@@ -74,6 +74,8 @@ pub(crate) struct Table {
     pub(crate) database: u64,
     options: ArcSwap<SubtableOptions>,
     value_threshold: AtomicUsize,
+    /// Runs of L0 from which on flushes wait for a place.
+    l0_runs: usize,
     state: Current<Super>,
     /// Open cursors, and what closed ones have left.
     pub(crate) readers: Readers,
@@ -125,6 +127,7 @@ impl Table {
             database,
             value_threshold: AtomicUsize::new(options.value_threshold),
             options: ArcSwap::from_pointee(options),
+            l0_runs: MAX_L0_RUNS,
             state: Current::new(Super { memtables: vec![memtable], version, epoch: 0 }),
             readers: Readers::default(),
             edit: Mutex::new(()),
@@ -145,6 +148,17 @@ impl Table {
             passes: Mutex::default(),
             sinking: Mutex::default(),
         }
+    }
+
+    /// With another number of runs of L0 from which on flushes wait for a place.
+    #[must_use]
+    pub(crate) fn with_l0_runs(self, l0_runs: usize) -> Self {
+        Table { l0_runs, ..self }
+    }
+
+    /// The most runs that L0 ever has.
+    pub(crate) fn most_l0_runs(&self) -> usize {
+        self.l0_runs + RESCUE_RUNS
     }
 
     /// The present state, for a short look: no shared counter is touched.
@@ -270,7 +284,7 @@ impl Table {
     }
 
     fn l0_is_full(&self) -> bool {
-        self.state().version.l0.len() >= MAX_L0_RUNS
+        self.state().version.l0.len() >= self.l0_runs
     }
 
     /// Whether a memtable, or a run that is to be attached, waits for a place in L0.
@@ -287,7 +301,7 @@ impl Table {
     /// Whether a further L0 run is allowed.
     pub(crate) fn has_l0_room(&self) -> bool {
         let runs = self.state().version.l0.len();
-        runs < MAX_L0_RUNS || (runs < MAX_L0_RUNS + RESCUE_RUNS && self.damage_bars_l0())
+        runs < self.l0_runs || (runs < self.most_l0_runs() && self.damage_bars_l0())
     }
 
     /// Whether damage keeps L0 from being emptied.
@@ -299,7 +313,7 @@ impl Table {
     fn l0_is_stuck(&self, ranges: &[&KeyRange]) -> bool {
         let state = self.state();
         let meets = |run: &Run| ranges.iter().any(|r| !run.overlapping(&r.lo, r.hi.as_deref()).is_empty());
-        state.version.l0.iter().filter(|run| meets(run)).count() >= MAX_L0_RUNS
+        state.version.l0.iter().filter(|run| meets(run)).count() >= self.l0_runs
     }
 
     /// Why nothing more of this subtable can be written out, if so: a flush failed, or L0 is full and cannot be emptied.

@@ -44,6 +44,7 @@
 
 mod ahead;
 mod drain;
+mod gap;
 mod options;
 mod piece;
 mod plan;

@@ -9,6 +9,10 @@
 //! A memory in the page cache has a log beside it that has all that it has ([`crate::db::journal`]). So where it cannot be trusted, is not
 //! there, or has more than the log, which lost what its tail had when a write to it failed, a new one is made in its place. What chains
 //! have not is replayed from the log, into ordinary memory ([`super::target`]).
+//!
+//! A memory on a device may have a log beside it too. After a power failure it has more than the log, and keeps it: the log goes on behind
+//! a gap ([`crate::log`]), and what the gap stands for is written out at once. If it is lost, a new one is made if [`Options::renew_memory`]
+//! says so, and has what the log has; unless there is a gap in that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -46,6 +50,8 @@ pub(super) struct Opened {
     uuid: [u8; 16],
     /// It was made anew, for what there was could not be used.
     is_new: bool,
+    /// Whether it may be, of one whose log may have less.
+    renew: bool,
 }
 
 /// What was found in a memory.
@@ -57,6 +63,8 @@ pub(super) struct InMemory {
     pub(super) end: Lsn,
     /// Chains that nobody needs.
     idle: Vec<Chain>,
+    /// What the log lacks already; empty if it lacks nothing.
+    pub(super) gap: Range<Lsn>,
 }
 
 /// The memory of a database, open; `None` if it has a log and nothing else.
@@ -71,7 +79,7 @@ pub(super) fn open(
     state: &DbState,
     options: &Options,
 ) -> Result<Option<Opened>> {
-    let uuid = manifest.superblock().uuid;
+    let (uuid, renew) = (manifest.superblock().uuid, options.renew_memory);
     let place = match (&state.memory, &options.medium) {
         (None, None | Some(Medium::Log)) => return Ok(None),
         // Never open before, so nothing was committed.
@@ -81,57 +89,91 @@ pub(super) fn open(
             if !media.exists(&path)? {
                 Space::create(media, &path, &wanted.plan(), uuid, place.number)?;
             }
-            let opened = open_place(media, path, place, uuid)?;
+            let opened = open_place(media, path, place, uuid, false)?;
             manifest.append(&[Edit::Memory(opened.place.clone())])?;
             // Nothing was ever in it.
-            return Ok(Some(Opened { is_new: false, ..opened }));
+            return Ok(Some(Opened { is_new: false, renew, ..opened }));
         }
         (None, Some(Medium::Pmem(_))) => return Err(other_medium("a log", dir)),
         (Some(_), Some(Medium::Log)) => return Err(other_medium("persistent memory", dir)),
         (Some(place), None) => place.clone(),
         (Some(had), Some(Medium::Pmem(wanted))) => {
             let wanted = MemoryPlace { number: had.number, ..recorded(wanted) };
-            if trails(had.mode) != trails(wanted.mode) {
+            let kind = |place: &MemoryPlace| (place.has_log, place.mode == MemoryMode::PageCache);
+            if kind(had) != kind(&wanted) {
                 return Err(other_medium("another mode of memory, with a log or without one", dir));
             }
             wanted
         }
     };
     let path = dir.join(PathBuf::from(OsStr::from_bytes(&place.path)));
-    let opened = open_place(media, path, place, uuid)?;
+    let opened = open_place(media, path, place, uuid, renew)?;
     if Some(&opened.place) != state.memory.as_ref() {
         manifest.append(&[Edit::Memory(opened.place.clone())])?;
     }
     Ok(Some(opened))
 }
 
-/// Whether a memory has a log beside it.
-fn trails(mode: MemoryMode) -> bool {
-    mode == MemoryMode::PageCache
-}
-
-fn open_place(media: &dyn Media, path: PathBuf, place: MemoryPlace, uuid: [u8; 16]) -> Result<Opened> {
+fn open_place(
+    media: &dyn Media,
+    path: PathBuf,
+    place: MemoryPlace,
+    uuid: [u8; 16],
+    renew: bool,
+) -> Result<Opened> {
+    use ErrorKind::{Corruption, NotFound, Stale};
+    let in_page_cache = place.mode == MemoryMode::PageCache;
     match Space::open(media, &path, mode_of(place.mode), uuid, place.number) {
-        Ok(space) => Ok(Opened { space, place, path, uuid, is_new: false }),
-        Err(e) if trails(place.mode) && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Stale) => {
-            make_anew(media, path, place, uuid)
+        Ok(space) => Ok(Opened { space, place, path, uuid, is_new: false, renew }),
+        Err(e) if in_page_cache && matches!(e.kind(), NotFound | Stale) => {
+            make_anew(media, path, place, uuid, renew)
         }
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            Err(Error::new(ErrorKind::NotFound, "the database's persistent memory is not there")
+        Err(e) if place.has_log && renew && matches!(e.kind(), NotFound | Stale | Corruption) => {
+            make_anew(media, path, place, uuid, renew)
+        }
+        Err(e) if e.kind() == NotFound => {
+            let hint = match place.has_log {
+                true => {
+                    "mount it, or say where it is (PmemOptions::path); if it is lost, Options::renew_memory has a new one made, \
+                         with what the log has: all but the newest commits"
+                }
+                false => "mount it, or say where it is (PmemOptions::path); it has the newest commits",
+            };
+            Err(Error::new(NotFound, "the database's persistent memory is not there")
                 .with_file(&path)
-                .with_hint("mount it, or say where it is (PmemOptions::path); it has the newest commits"))
+                .with_hint(hint))
         }
-        Err(e) if trails(place.mode) && e.kind() == ErrorKind::Corruption => Err(e.with_hint(HAS_LOG)),
+        Err(e) if matches!(e.kind(), Corruption | Stale) => Err(damaged(&place, e)),
         Err(e) => Err(e),
     }
 }
 
-/// What to do about a damaged memory that has a log beside it.
-const HAS_LOG: &str = "remove this file: the log beside it has all that is in it, and a new one is made when the database is opened";
+/// An error about a memory that is damaged, with what can be done about it.
+fn damaged(place: &MemoryPlace, e: Error) -> Error {
+    match (place.mode, place.has_log) {
+        _ if !matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Stale) => e,
+        (_, false) if e.kind() == ErrorKind::Corruption => {
+            e.with_hint("restore the database, its memory with it, from a backup")
+        }
+        (_, false) => e,
+        (MemoryMode::PageCache, true) => e.with_hint(
+            "Options::renew_memory has a new one made in its place: the log beside it has all that is in it",
+        ),
+        (_, true) => e.with_hint(
+            "Options::renew_memory has a new one made in its place, with what the log has: all but the newest commits",
+        ),
+    }
+}
 
 /// Makes a memory in the place of one that is of no use. Until the manifest has its number, and so before there is anything in it, this may be
 /// cut short and done again.
-fn make_anew(media: &dyn Media, path: PathBuf, place: MemoryPlace, uuid: [u8; 16]) -> Result<Opened> {
+fn make_anew(
+    media: &dyn Media,
+    path: PathBuf,
+    place: MemoryPlace,
+    uuid: [u8; 16],
+    renew: bool,
+) -> Result<Opened> {
     if media.exists(&path)? {
         media.remove_file(&path)?;
     }
@@ -140,7 +182,7 @@ fn make_anew(media: &dyn Media, path: PathBuf, place: MemoryPlace, uuid: [u8; 16
     let place = MemoryPlace { number: place.number + 1, ..place };
     Space::create(media, &path, &plan, uuid, place.number)?;
     let space = Space::open(media, &path, mode_of(place.mode), uuid, place.number)?;
-    Ok(Opened { space, place, path, uuid, is_new: true })
+    Ok(Opened { space, place, path, uuid, is_new: true, renew })
 }
 
 fn other_medium(has: &str, dir: &Path) -> Error {
@@ -156,7 +198,8 @@ fn recorded(wanted: &PmemOptions) -> MemoryPlace {
         PmemMode::PageCache => MemoryMode::PageCache,
     };
     let path = wanted.path.as_os_str().as_bytes().to_vec();
-    MemoryPlace { path, mode, bytes: wanted.bytes, zone_bytes: wanted.zone_bytes, number: 0 }
+    let has_log = wanted.has_log();
+    MemoryPlace { path, mode, bytes: wanted.bytes, zone_bytes: wanted.zone_bytes, number: 0, has_log }
 }
 
 fn mode_of(mode: MemoryMode) -> PmemMode {
@@ -187,30 +230,46 @@ pub(super) fn restore(
     kinds: &BTreeMap<SubtableId, IndexKind>,
     means: &Means<'_>,
 ) -> Result<(Option<Replayed>, InMemory)> {
-    let Opened { space, place, path, uuid, is_new } = opened;
-    let has_log = trails(place.mode);
-    let (bytes, zone_bytes) = (space.file_bytes(), space.zone_bytes() as u64);
-    let damaged = |e: Error| match e.kind() {
-        ErrorKind::Corruption if has_log => e.with_hint(HAS_LOG),
-        _ => e,
+    let Opened { space, place, path, uuid, is_new, renew } = opened;
+    let (has_log, in_page_cache) = (place.has_log, place.mode == MemoryMode::PageCache);
+    // As large as it was: that has been told.
+    let place = MemoryPlace { bytes: space.file_bytes(), zone_bytes: space.zone_bytes() as u64, ..place };
+    let anew = |place: MemoryPlace| {
+        let anew = make_anew(&**means.media, path, place, uuid, renew)?;
+        manifest.append(&[Edit::Memory(anew.place.clone())])?;
+        read_back(anew.space, true, state, kinds, means)
     };
-    let mut found = read_back(space, is_new, state, kinds, means).map_err(damaged)?;
+    let found = read_back(space, is_new, state, kinds, means);
     if !has_log {
-        return Ok((None, found));
+        return Ok((None, found.map_err(|e| damaged(&place, e))?));
     }
+    let (mut found, anew) = match found {
+        Err(e) if e.kind() == ErrorKind::Corruption && renew => (anew(place)?, None),
+        found => (found.map_err(|e| damaged(&place, e))?, Some(|| anew(place))),
+    };
     let replay = |found: &InMemory| {
         let make = make_memtables(kinds, means.budget, means.clock, means.media);
         replay::replay(means.media, log, state, found.targets(state), make)
     };
     let mut replayed = replay(&found)?;
-    if replayed.log.end < found.end {
+    if replayed.log.end < found.end
+        && in_page_cache
+        && let Some(anew) = anew
+    {
         // What the log had in its tail alone it gave up when a write failed: it is what was promised, and all that later commits stand behind.
         drop((replayed, found));
-        // As large as it was: that has been told.
-        let anew = make_anew(&**means.media, path, MemoryPlace { bytes, zone_bytes, ..place }, uuid)?;
-        manifest.append(&[Edit::Memory(anew.place.clone())])?;
-        found = read_back(anew.space, true, state, kinds, means)?;
+        found = anew()?;
         replayed = replay(&found)?;
+    }
+    found.gap = replayed.gap.clone();
+    if let (true, Range { start: from, end: to }) = (found.chains.is_renewed(), replayed.gap.clone())
+        && from < to
+    {
+        let what = format!(
+            "the log lacks the commits from LSN {from} to {to}, which only the memory had that is lost"
+        );
+        return Err(Error::corruption(what)
+            .with_hint("bring that memory back, or restore the database from a backup"));
     }
     found.join(std::mem::take(&mut replayed.beside), replayed.log.end, kinds, means)?;
     Ok((Some(replayed), found))
@@ -259,7 +318,7 @@ fn read_back(
         memtables.insert(*id, made);
     }
     rebuild(means.media, memtables.values().flatten())?;
-    Ok(InMemory { chains, memtables, end, idle })
+    Ok(InMemory { chains, memtables, end, idle, gap: 0..0 })
 }
 
 /// The commits to its subtable that a memtable's chain has, but for those that an older one has: from where it begins to the last one.
@@ -287,7 +346,8 @@ impl InMemory {
         targets.collect()
     }
 
-    /// Puts what the log had beside the chains between their memtables. Commits go on behind its `end`.
+    /// Puts what the log had beside the chains between their memtables. Commits go on behind its end, or the chains' if they have more: then
+    /// all that there is is written out at once, for that is not in the log.
     fn join(
         &mut self,
         beside: HashMap<SubtableId, Vec<(usize, Arc<Memtable>)>>,
@@ -295,14 +355,19 @@ impl InMemory {
         kinds: &BTreeMap<SubtableId, IndexKind>,
         means: &Means<'_>,
     ) -> Result<()> {
-        self.end = end;
+        let exposed = end < self.end;
+        self.end = self.end.max(end);
+        let end = self.end;
         // In one order, for what is made takes numbers.
         for (id, kind) in kinds {
-            let Some(between) = beside.get(id).filter(|b| !b.is_empty()) else { continue };
+            let between = beside.get(id).map_or(&[][..], Vec::as_slice);
+            if between.is_empty() && !exposed {
+                continue;
+            }
             let Some(chained) = self.memtables.get_mut(id) else { continue };
             let count = chained.len();
             // The newest chain goes on, unless the log has something behind its beginning: of that it would say that it has it.
-            let ends = between.last().is_some_and(|(older, _)| *older == count);
+            let ends = exposed || between.last().is_some_and(|(older, _)| *older == count);
             let mut all: Vec<Arc<Memtable>> = Vec::new();
             let oldest_first = std::mem::take(chained).into_iter().rev();
             let mut between = between.iter().peekable();
@@ -375,10 +440,5 @@ fn rebuild<'a>(media: &Arc<dyn Media>, memtables: impl Iterator<Item = &'a Arc<M
     // Whatever happened, no task may outlive this call.
     shared.done.wait_until(&**media, || shared.in_flight.load(Ordering::Acquire) == 0)?;
     sent?;
-    shared.failed.lock().take().map_or(Ok(()), |e| {
-        Err(match e.kind() {
-            ErrorKind::Corruption => e.with_hint("restore the database, its memory with it, from a backup"),
-            _ => e,
-        })
-    })
+    shared.failed.lock().take().map_or(Ok(()), Err)
 }

@@ -151,14 +151,25 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         (Some(replayed), found) => {
             in_doubt = replayed.in_doubt;
             let log = Log::start(media.clone(), log_options, generation, replayed.log)?;
+            let mut gap = 0..0;
+            if let Some(found) = found {
+                let filled = log.fill_up_to(found.end, generation)?;
+                gap = match (found.gap.is_empty(), filled.is_empty()) {
+                    (true, _) => filled,
+                    (_, true) => found.gap.clone(),
+                    _ => found.gap.start..filled.end,
+                };
+            }
             let end = log.advanced_lsn();
             let journal = match found {
                 None => Journal::Log(log),
-                Some(found) => Journal::Chains { chains: found.chains.clone(), trailing: Some(log) },
+                Some(found) => Journal::Chains { chains: found.chains.clone(), trailing: Some(log), gap },
             };
             (journal, end)
         }
-        (None, Some(found)) => (Journal::Chains { chains: found.chains.clone(), trailing: None }, found.end),
+        (None, Some(found)) => {
+            (Journal::Chains { chains: found.chains.clone(), trailing: None, gap: 0..0 }, found.end)
+        }
         (None, None) => return Err(Error::corruption("the database has neither a log nor a memory")),
     };
     // All of the log is durable: whoever is in doubt now is so for good, and the others need nothing any more.
@@ -182,7 +193,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
             }
         })
     };
-    let (mut tables, max_batch) = (Tables::default(), options.max_batch_bytes());
+    let (mut tables, max_batch, l0_runs) =
+        (Tables::default(), options.max_batch_bytes(), options.tuning.l0_runs);
     for (id, s) in &state.subtables {
         let Some(own) = memtables.get(id) else { continue };
         let name: Arc<str> = s.name.as_str().into();
@@ -194,7 +206,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         .map_err(named)?;
         let Some((newest, older)) = own.split_first() else { continue };
         let (memtable, version) = (newest.clone(), Arc::new(version));
-        let table = Table::new(*id, &name, database, options, memtable, version, s.persisted_lsn);
+        let table = Table::new(*id, &name, database, options, memtable, version, s.persisted_lsn)
+            .with_l0_runs(l0_runs);
         table.cut_values(max_batch);
         table.put_behind(older);
         tables.insert(Arc::new(table));

@@ -9,6 +9,7 @@
 //! has gone on.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -47,6 +48,8 @@ struct Shared {
     /// Large values that records refer to, each with the end of its entry.
     values: Mutex<Vec<(Lsn, ValueRef)>>,
     stages: Mutex<Stages>,
+    /// From where to where the log lacks commits, all in all.
+    gap: Mutex<Range<Lsn>>,
 }
 
 /// Makes an empty memtable for a subtable.
@@ -64,6 +67,8 @@ pub(crate) struct Replayed {
     /// Large values that they need, and that others would need that were in doubt if power failed now; some may have been given
     /// up long ago. Those prepared last come first.
     pub(crate) doubtful: Vec<ValueRef>,
+    /// From where to where there are commits that the log lacks; empty if it lacks none.
+    pub(super) gap: Range<Lsn>,
 }
 
 /// Entries for one task.
@@ -91,6 +96,7 @@ pub(super) fn replay(
         failed: Mutex::new(None),
         values: Mutex::default(),
         stages: Mutex::default(),
+        gap: Mutex::new(0..0),
     });
     let from = RecoverFrom {
         lsn: state.log.first_lsn,
@@ -128,7 +134,8 @@ pub(super) fn replay(
     values.sort_unstable_by_key(|(end, v)| (*end, v.id));
     let unproved = values.into_iter().map(|(_, v)| v).collect();
     let beside = shared.targets.iter().map(|(id, t)| (*id, t.freeze(log.end))).collect();
-    Ok(Replayed { log, beside, unproved, in_doubt, doubtful })
+    let gap = shared.gap.lock().clone();
+    Ok(Replayed { log, beside, unproved, in_doubt, doubtful, gap })
 }
 
 fn dispatch(media: &Arc<dyn Media>, shared: &Arc<Shared>, chunk: Chunk) -> Result<()> {
@@ -178,6 +185,14 @@ impl Shared {
         let lsn = header.lsn;
         if matches!(header.kind, EntryKind::Batch | EntryKind::NoOp) {
             return self.insert_ops(lsn, body, body.len());
+        }
+        if header.kind == EntryKind::Gap {
+            let mut gap = self.gap.lock();
+            *gap = match gap.is_empty() {
+                true => lsn..header.end(),
+                false => gap.start.min(lsn)..gap.end.max(header.end()),
+            };
+            return Ok(());
         }
         let named = |e: Error| e.context(format!("log record at LSN {lsn}"));
         let stage = prepared::decode(header.kind, body).map_err(named)?;

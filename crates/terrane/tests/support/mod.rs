@@ -107,6 +107,7 @@ pub const TUNING: Tuning = Tuning {
     swizzling: terrane::Swizzling::Children,
     warm: true,
     counted: false,
+    l0_runs: 4,
     simd: None,
 };
 
@@ -115,7 +116,7 @@ pub fn tiny() -> Options {
     let options = Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(2);
     let options = options.tuning(TUNING);
     match (in_memory(), in_page_cache()) {
-        (true, _) => options.medium(Medium::Pmem(tiny_memory())),
+        (true, _) => options.medium(Medium::Pmem(tiny_memory().trailing_log(has_trailing_log()))),
         (_, true) => options.medium(Medium::Pmem(tiny_memory().mode(PmemMode::PageCache))),
         _ => options,
     }
@@ -127,7 +128,12 @@ fn is_medium(name: &str) -> bool {
 
 /// Whether databases have persistent memory in place of a log: the same tests are for all media.
 pub fn in_memory() -> bool {
-    is_medium("pmem")
+    is_medium("pmem") || has_trailing_log()
+}
+
+/// Whether that memory has a log behind it.
+pub fn has_trailing_log() -> bool {
+    is_medium("pmem-log")
 }
 
 /// Whether they have memory in the page cache, and a log behind it.

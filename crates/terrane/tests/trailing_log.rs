@@ -1,0 +1,311 @@
+//! Databases with persistent memory on a device and a log behind it: what is theirs alone. The tests of everything else are run on them too
+//! (`TERRANE_TEST_MEDIUM=pmem-log`).
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use support::*;
+use terrane::media::sim::{CrashKind, Image, OpInfo, SimMedia};
+use terrane::media::{Media, OpenMode};
+use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, Subtable, WriteBatch};
+
+fn without_medium() -> Options {
+    Options::new().cache_bytes(256 << 10).tuning(TUNING)
+}
+
+fn with_log() -> Options {
+    without_medium().medium(Medium::Pmem(tiny_memory().trailing_log(true)))
+}
+
+fn memory_file() -> PathBuf {
+    Path::new(DIR).join("pmem")
+}
+
+/// For good.
+fn remove_memory(media: &SimMedia) {
+    media.remove_file(&memory_file()).unwrap();
+    media.sync_dir(Path::new(DIR)).unwrap();
+}
+
+const WRITE: OpenMode = OpenMode { write: true, create_new: false, direct: false };
+const POWER: [CrashKind; 4] =
+    [CrashKind::PowerLost, CrashKind::PowerKept, CrashKind::PowerTorn, CrashKind::PowerWords];
+
+fn key(n: u64) -> [u8; 8] {
+    n.to_be_bytes()
+}
+
+/// Writes records of these numbers to both subtables.
+fn put(db: &Db, numbers: std::ops::Range<u64>, durability: Durability) {
+    let table = |name| db.subtable_or_create(name, tiny_table()).unwrap();
+    let tables: [Subtable; 2] = [table("a"), table("b")];
+    for n in numbers {
+        let mut batch = WriteBatch::new();
+        tables.iter().for_each(|t| batch.put(t, &key(n), &[n as u8; 200]).unwrap());
+        db.write(batch, durability).unwrap();
+    }
+}
+
+/// How many of `0..n` there are: a prefix, in both subtables the same one.
+fn prefix(db: &Db) -> u64 {
+    let count = |name| {
+        let t = db.subtable_or_create(name, tiny_table()).unwrap();
+        let rows: Vec<_> = t.range(terrane::ReadOptions::new()).unwrap().map(|r| r.unwrap()).collect();
+        for (n, (k, v)) in (0..).zip(&rows) {
+            assert_eq!((k.as_slice(), v.as_slice()), (&key(n)[..], &[n as u8; 200][..]), "{name} has a gap");
+        }
+        rows.len() as u64
+    };
+    let (a, b) = (count("a"), count("b"));
+    assert_eq!(a, b, "of a commit there is a part");
+    a
+}
+
+/// A database with records, of which the first `synced` were synced, that runs.
+fn running(synced: u64, all: u64) -> Image {
+    let media = SimMedia::new(1);
+    let db = open(&media, &with_log()).unwrap();
+    put(&db, 0..synced.saturating_sub(1), Durability::Buffered);
+    if synced > 0 {
+        put(&db, synced - 1..synced, Durability::Sync);
+    }
+    put(&db, synced..all, Durability::Buffered);
+    assert_eq!(db.stats().flushes, 0, "all of it is in memory");
+    let image = media.image();
+    drop(db);
+    media.shutdown();
+    image
+}
+
+#[test]
+fn what_the_log_lost_with_the_power_the_device_has() {
+    for (seed, kind) in (0..10).flat_map(|seed| POWER.map(|kind| (seed, kind))) {
+        let mut media = running(10, 100).crash(kind, seed);
+        let mut rows = 100;
+        // The log goes on behind the gap, and the next crash finds another one.
+        for kind in [kind, CrashKind::Process, kind, CrashKind::PowerLost, CrashKind::PowerKept] {
+            let db = open(&media, &without_medium()).unwrap();
+            assert_eq!(prefix(&db), rows, "{kind:?} {seed}");
+            assert!(!db.stats().pmem_renewed);
+            put(&db, rows..rows + 20, Durability::Buffered);
+            rows += 20;
+            let image = media.image();
+            drop(db);
+            media.shutdown();
+            media = image.crash(kind, seed);
+        }
+        let db = open(&media, &without_medium()).unwrap();
+        assert_eq!(prefix(&db), rows);
+        assert!(db.check(|_| true).unwrap().is_clean());
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_leaves_what_the_log_has() {
+    let image = running(60, 100);
+    let mut short = 0;
+    for (seed, kind) in (0..10).flat_map(|seed| POWER.map(|kind| (seed, kind))) {
+        let media = image.crash(kind, seed);
+        remove_memory(&media);
+        let e = open(&media, &without_medium()).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+        assert!(e.hint().is_some_and(|h| h.contains("renew_memory")), "{e}");
+        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert!(db.stats().pmem_renewed);
+        let kept = prefix(&db);
+        assert!((60..=100).contains(&kept), "{kept}, {kind:?}");
+        short += u64::from(kept < 100);
+        // It goes on as it was, with the new memory.
+        put(&db, kept..kept + 20, Durability::Buffered);
+        let again = media.image();
+        drop(db);
+        media.shutdown();
+        let media = again.crash(CrashKind::PowerLost, seed);
+        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert!(!db.stats().pmem_renewed, "it is whole");
+        assert_eq!(prefix(&db), kept + 20);
+        db.close().unwrap();
+    }
+    assert!(short > 0, "nothing was ever lost");
+    // The process alone died: the log's tail has all.
+    let media = image.crash(CrashKind::Process, 1);
+    remove_memory(&media);
+    let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+    assert_eq!(prefix(&db), 100);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_damaged_memory_is_reported_and_given_up_when_asked_for() {
+    let image = running(60, 100);
+    let (mut reported, mut renewed) = (0, 0);
+    for at in (0..tiny_bytes()).step_by(4 << 10) {
+        let media = image.crash(CrashKind::Process, 1);
+        let file = media.open(&memory_file(), WRITE).unwrap();
+        file.write_at(&[0x5a; 512], at).unwrap();
+        drop(file);
+        match open(&media, &without_medium()) {
+            // Nobody has anything there.
+            Ok(db) => assert_eq!(prefix(&db), 100, "{at}"),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{at}: {e}");
+                assert!(e.hint().is_some_and(|h| h.contains("renew_memory")), "{e}");
+                reported += 1;
+            }
+        }
+        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert_eq!(prefix(&db), 100, "{at}");
+        renewed += u64::from(db.stats().pmem_renewed);
+        db.close().unwrap();
+        media.shutdown();
+    }
+    assert!(reported > 0 && reported == renewed, "{reported} {renewed}");
+}
+
+fn tiny_bytes() -> u64 {
+    1480 << 10
+}
+
+/// The power fails, and the device is lost before what the log lacked since is written out: that is said, and nothing is made up. Once it is
+/// written out the log is enough again.
+#[test]
+fn with_a_gap_the_log_alone_is_not_taken_for_the_database() {
+    let media = running(10, 100).crash(CrashKind::PowerLost, 1);
+    let stopped = Arc::new(Mutex::new(None));
+    let sink = stopped.clone();
+    // When the first extent is about to be written: nothing has been.
+    media.on_op(Some(Arc::new(move |m: &SimMedia, op: &OpInfo<'_>| {
+        let name = op.path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("data-") {
+            sink.lock().unwrap().get_or_insert_with(|| m.image());
+        }
+    })));
+    let db = open(&media, &without_medium()).unwrap();
+    assert_eq!(prefix(&db), 100);
+    db.wait_idle().unwrap();
+    media.on_op(None);
+    put(&db, 100..120, Durability::Sync);
+    let whole = media.image();
+    drop(db);
+    media.shutdown();
+
+    let exposed = stopped.lock().unwrap().take().unwrap();
+    for kind in [CrashKind::Process, CrashKind::PowerLost] {
+        let media = exposed.crash(kind, 1);
+        remove_memory(&media);
+        let e = open(&media, &without_medium().renew_memory(true)).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        assert!(e.to_string().contains("lacks"), "{e}");
+        // The device is there again.
+        let media = exposed.crash(kind, 1);
+        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert_eq!(prefix(&db), 100);
+        db.close().unwrap();
+    }
+    for kind in [CrashKind::Process, CrashKind::PowerLost] {
+        let media = whole.crash(kind, 1);
+        remove_memory(&media);
+        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert_eq!(prefix(&db), 120);
+        db.close().unwrap();
+    }
+}
+
+/// At every operation of an opening that finds the log short, or the device gone: the next one finds all there was.
+#[test]
+fn an_opening_that_is_cut_off_can_be_done_again() {
+    let image = running(60, 100);
+    for lost in [false, true] {
+        let options = without_medium().renew_memory(lost);
+        let mut kept = None;
+        for stop in 0.. {
+            let media = image.crash(CrashKind::PowerLost, 3);
+            if lost {
+                remove_memory(&media);
+            }
+            let taken = Arc::new(Mutex::new((0, None)));
+            let sink = taken.clone();
+            media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| {
+                let mut taken = sink.lock().unwrap();
+                if taken.0 == stop {
+                    taken.1 = Some(m.image());
+                }
+                taken.0 += 1;
+            })));
+            let db = open(&media, &options).unwrap();
+            db.wait_idle().unwrap();
+            media.on_op(None);
+            let rows = prefix(&db);
+            assert!(if lost { rows >= 60 } else { rows == 100 });
+            assert!(kept.is_none_or(|kept| kept == rows));
+            kept = Some(rows);
+            drop(db);
+            media.shutdown();
+            let Some(image) = taken.lock().unwrap().1.take() else { break };
+            for kind in [CrashKind::Process, CrashKind::PowerLost, CrashKind::PowerKept, CrashKind::PowerTorn]
+            {
+                let media = image.crash(kind, stop);
+                let db = open(&media, &options).unwrap();
+                assert_eq!(prefix(&db), rows, "{kind:?} at {stop}, lost: {lost}");
+                put(&db, rows..rows + 3, Durability::Buffered);
+                let image = media.image();
+                drop(db);
+                media.shutdown();
+                let media = image.crash(CrashKind::PowerLost, stop);
+                let db = open(&media, &without_medium()).unwrap();
+                assert_eq!(prefix(&db), rows + 3, "{kind:?} at {stop}, lost: {lost}");
+                drop(db);
+                media.shutdown();
+            }
+        }
+    }
+}
+
+/// Values of units of their own are there when a commit returns, whatever the log knows of them.
+#[test]
+fn large_values_survive_with_the_device() {
+    let media = SimMedia::new(5);
+    let db = open(&media, &with_log()).unwrap();
+    let t = db.create_subtable("a", tiny_table()).unwrap();
+    let value = |n: u8| vec![n; 20_000];
+    (0..20).for_each(|n| t.put(&[n], &value(n)).unwrap());
+    let image = media.image();
+    drop((t, db));
+    media.shutdown();
+    for kind in POWER {
+        let media = image.crash(kind, 7);
+        let db = open(&media, &without_medium()).unwrap();
+        let t = db.subtable("a").unwrap();
+        (0..20).for_each(|n| assert_eq!(t.get(&[n]).unwrap(), Some(value(n)), "{n}, {kind:?}"));
+        assert!(db.check(|_| true).unwrap().is_clean());
+        drop(t);
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn a_log_is_there_from_the_beginning_or_never() {
+    let plain = || without_medium().medium(Medium::Pmem(tiny_memory()));
+    let in_page_cache =
+        || without_medium().medium(Medium::Pmem(tiny_memory().mode(PmemMode::PageCache).trailing_log(true)));
+    for (first, second) in [(with_log(), plain()), (plain(), with_log()), (in_page_cache(), with_log())] {
+        let media = SimMedia::new(7);
+        open(&media, &first).unwrap().close().unwrap();
+        let e = open(&media, &second).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+        open(&media, &first).unwrap().close().unwrap();
+        // Nothing is lost: nothing is made anew.
+        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert!(!db.stats().pmem_renewed);
+        db.close().unwrap();
+    }
+    // Without a log there is nothing to make one from.
+    let media = SimMedia::new(8);
+    open(&media, &plain()).unwrap().close().unwrap();
+    remove_memory(&media);
+    let e = open(&media, &without_medium().renew_memory(true)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+}
