@@ -117,8 +117,17 @@ impl Recorder {
             min_second_ops: whole.first().copied(),
             p5_second_ops: whole.get(whole.len() / 20).copied(),
             median_second_ops: whole.get(whole.len() / 2).copied(),
+            last_fifth: self.last_fifth(),
             series: self.series(),
         }
+    }
+
+    /// Operations of the last fifth of the whole seconds, against those of the first.
+    fn last_fifth(&self) -> Option<f64> {
+        let whole = &self.seconds[..self.seconds.len().saturating_sub(1)];
+        let fifth = whole.len() / 5;
+        let of = |seconds: &[u64]| seconds.iter().sum::<u64>() as f64;
+        (fifth > 0).then(|| of(&whole[whole.len() - fifth..]) / of(&whole[..fifth]).max(1.0))
     }
 
     fn series(&self) -> Vec<Second> {
@@ -165,6 +174,8 @@ pub(crate) struct Measured {
     pub(crate) min_second_ops: Option<u64>,
     pub(crate) p5_second_ops: Option<u64>,
     pub(crate) median_second_ops: Option<u64>,
+    /// What the last fifth of the time did, against the first; none if that is less than a second.
+    pub(crate) last_fifth: Option<f64>,
     /// Second by second, for workloads that are about that.
     pub(crate) series: Vec<Second>,
 }
@@ -183,5 +194,8 @@ mod tests {
         a.add(&b).unwrap();
         let m = a.result();
         assert_eq!((m.min_second_ops, m.median_second_ops), (Some(0), Some(10)));
+        assert_eq!(m.last_fifth, None);
+        a.seconds = vec![10, 1, 1, 1, 4, 0];
+        assert_eq!(a.result().last_fifth, Some(0.4));
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Row {
     pub(crate) min_second_ops: Option<u64>,
     pub(crate) p5_second_ops: Option<u64>,
     pub(crate) median_second_ops: Option<u64>,
+    /// What the last fifth of the time did, against the first.
+    pub(crate) last_fifth: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) series: Vec<Second>,
     /// Most runs of the uppermost level on disk, and most bytes of data on disk per byte of the records, at any second.
@@ -81,6 +83,7 @@ impl Row {
             min_second_ops: m.min_second_ops,
             p5_second_ops: m.p5_second_ops,
             median_second_ops: m.median_second_ops,
+            last_fifth: m.last_fifth,
             series: m.series,
             max_l0_runs: a.peaks.l0_runs,
             max_space_amp: a.peaks.data_bytes as f64 / live,

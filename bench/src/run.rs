@@ -43,13 +43,26 @@ pub(crate) fn rows(
     let entrants: Vec<Entrant> =
         a.engine.iter().flat_map(|k| k.entrants(&peers, a.terrane_block_kib.as_deref())).collect();
     let dir = scratch(a.dir.as_deref())?;
+    let in_memory = entrants.iter().any(|e| e.kind.has_memory() || e.kind.is_in_memory());
+    let memory = in_memory.then(|| scratch(main_memory(a))).transpose()?;
+    // Each database has a directory of its own, and one in memory.
+    let homes = |entrant: &Entrant, name: &str| {
+        let apart = memory.as_ref().map(|m| m.path().join(name));
+        let home = match &apart {
+            Some(apart) if entrant.kind.is_in_memory() => apart.join("db"),
+            _ => dir.path().join(name),
+        };
+        (home, apart)
+    };
     let under: Vec<OsString> =
         a.under.as_deref().unwrap_or_default().split_whitespace().map(Into::into).collect();
     let start = |entrant: &Entrant, name: &str, workload: Option<Workload>| -> Result<Worker, Failure> {
         let alone = workload == Some(Workload::Compact);
+        let (home, memory_dir) = homes(entrant, name);
         let job = Job {
             entrant: entrant.clone(),
-            dir: dir.path().join(name),
+            dir: home,
+            memory_dir,
             settings: Settings {
                 hold_compactions: alone,
                 transactions: workload.is_some_and(Workload::transacts),
@@ -111,7 +124,9 @@ pub(crate) fn rows(
                         answer.opened(worker.opened_seconds, settings.records, p.log_bytes);
                     }
                     worker.stop()?;
-                    discard(&dir.path().join(name))?;
+                    let (home, apart) = homes(&entrants[i], &name);
+                    discard(&home)?;
+                    apart.filter(|apart| apart.exists()).map_or(Ok(()), |apart| discard(&apart))?;
                     answer
                 };
                 let row = Row::new(&entrants[i], &plan, &settings, answer);
@@ -124,6 +139,12 @@ pub(crate) fn rows(
         worker.stop()?;
     }
     Ok(rows)
+}
+
+/// Where files are in main memory, if the system says so.
+fn main_memory(a: &RunArgs) -> Option<&Path> {
+    let usual = Path::new("/dev/shm");
+    if usual.is_dir() { Some(usual) } else { a.dir.as_deref() }
 }
 
 /// A fresh directory within `parent` (made if it is not there), or within the system's; gone with what is returned.

@@ -51,6 +51,12 @@ impl Settings {
         }
     }
 
+    /// Bytes of each run where they pile up.
+    pub(crate) fn piled_run_bytes(&self) -> u64 {
+        const RUNS: u64 = 60;
+        (self.records * self.record_bytes() / RUNS).max(1 << 20)
+    }
+
     /// Bytes that a user would say a record has.
     pub(crate) fn record_bytes(&self) -> u64 {
         (self.key_bytes + self.value_bytes) as u64
@@ -89,6 +95,10 @@ pub(crate) struct RocksDbForm<'a> {
     pub(crate) block_kib: usize,
     /// For reads from memory.
     pub(crate) tuned: bool,
+    /// No commit survives a power failure.
+    pub(crate) unsynced: bool,
+    /// Nothing is merged.
+    pub(crate) piled: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

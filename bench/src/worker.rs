@@ -21,6 +21,8 @@ use crate::workload::{self, Plan, Workload};
 pub(crate) struct Job {
     pub(crate) entrant: Entrant,
     pub(crate) dir: PathBuf,
+    /// Where what is to be persistent memory goes, for those that have some.
+    pub(crate) memory_dir: Option<PathBuf>,
     pub(crate) settings: Settings,
     pub(crate) peers: Peers,
     /// Whether one core has to do.
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
         machine::keep_to_one_core()?;
     }
     let began = Instant::now();
-    let engine = engine::open(&job.entrant, &job.dir, &job.settings, &job.peers)?;
+    let engine = engine::open(&job)?;
     say(&Hello { opened_seconds: began.elapsed().as_secs_f64() })?;
     let inserted = AtomicU64::new(job.settings.records);
     for line in std::io::stdin().lock().lines() {

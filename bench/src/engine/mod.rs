@@ -10,15 +10,15 @@ mod redb;
 mod rocksdb;
 mod terrane;
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
+use crate::settings::Peers;
 #[cfg(feature = "peers")]
 use crate::settings::RocksDbForm;
-use crate::settings::{Peers, Settings};
+use crate::worker::Job;
 
 /// How long a transaction waits for a lock.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
@@ -46,6 +46,16 @@ pub(crate) enum Kind {
     TerraneCores,
     /// terrane, with persistent memory in place of a log: simulated, an ordinary file with the instructions of a device
     TerranePm,
+    /// terrane-pm, with a log that trails behind
+    TerranePmLog,
+    /// terrane-pm with all other files in main memory too, as if everything were on such a device
+    TerranePmMemory,
+    /// terrane, with skiplists for memtables
+    TerraneSkiplist,
+    /// terrane-skiplist with all files in main memory, as if they were on a device of persistent memory
+    TerraneSkiplistMemory,
+    /// terrane, but that runs pile up in L0: of a sixtieth of the records each, and nothing is merged
+    TerranePiled,
     /// terrane, with persistent memory in the page cache, and a log that trails behind
     TerranePageCache,
     #[cfg(feature = "peers")]
@@ -54,6 +64,12 @@ pub(crate) enum Kind {
     /// and a cache without locks
     #[cfg(feature = "peers")]
     RocksdbTuned,
+    /// rocksdb, whose commits do not survive a power failure, whatever the run asks for
+    #[cfg(feature = "peers")]
+    RocksdbUnsynced,
+    /// rocksdb, but that runs pile up as those of terrane-piled
+    #[cfg(feature = "peers")]
+    RocksdbPiled,
     #[cfg(feature = "peers")]
     Fjall,
     #[cfg(feature = "peers")]
@@ -83,11 +99,20 @@ impl Kind {
             Kind::TerraneCold => "terrane-cold",
             Kind::TerraneCores => "terrane-cores",
             Kind::TerranePm => "terrane-pm",
+            Kind::TerranePmLog => "terrane-pm-log",
+            Kind::TerranePmMemory => "terrane-pm-memory",
+            Kind::TerraneSkiplist => "terrane-skiplist",
+            Kind::TerraneSkiplistMemory => "terrane-skiplist-memory",
+            Kind::TerranePiled => "terrane-piled",
             Kind::TerranePageCache => "terrane-page-cache",
             #[cfg(feature = "peers")]
             Kind::Rocksdb => "rocksdb",
             #[cfg(feature = "peers")]
             Kind::RocksdbTuned => "rocksdb-tuned",
+            #[cfg(feature = "peers")]
+            Kind::RocksdbUnsynced => "rocksdb-unsynced",
+            #[cfg(feature = "peers")]
+            Kind::RocksdbPiled => "rocksdb-piled",
             #[cfg(feature = "peers")]
             Kind::Fjall => "fjall",
             #[cfg(feature = "peers")]
@@ -107,7 +132,18 @@ impl Kind {
 
     #[cfg(feature = "peers")]
     fn is_rocksdb(self) -> bool {
-        matches!(self, Kind::Rocksdb | Kind::RocksdbTuned)
+        use Kind::{Rocksdb, RocksdbPiled, RocksdbTuned, RocksdbUnsynced};
+        matches!(self, Rocksdb | RocksdbTuned | RocksdbUnsynced | RocksdbPiled)
+    }
+
+    /// Whether its persistent memory, which is simulated, is a file apart from its database.
+    pub(crate) fn has_memory(self) -> bool {
+        matches!(self, Kind::TerranePm | Kind::TerranePmLog | Kind::TerranePmMemory)
+    }
+
+    /// Whether all its files are in main memory.
+    pub(crate) fn is_in_memory(self) -> bool {
+        matches!(self, Kind::TerranePmMemory | Kind::TerraneSkiplistMemory)
     }
 
     /// Whether records can be dealt out to several tables.
@@ -289,25 +325,23 @@ fn wait_while(busy: impl Fn() -> bool) {
     }
 }
 
-/// Opens or creates a database in `dir`.
-pub(crate) fn open(
-    entrant: &Entrant,
-    dir: &Path,
-    settings: &Settings,
-    peers: &Peers,
-) -> Result<Box<dyn Engine>, Failure> {
-    let _ = peers;
-    let kind = entrant.kind;
+/// Opens or creates the database of a job.
+pub(crate) fn open(job: &Job) -> Result<Box<dyn Engine>, Failure> {
+    let (settings, kind) = (&job.settings, job.entrant.kind);
+    #[cfg(feature = "peers")]
+    let dir = &job.dir;
     if settings.tables > 1 && !kind.has_tables() {
         return Err(format!("{} is not compared with several tables", kind.name()).into());
     }
     Ok(match kind {
         #[cfg(feature = "peers")]
-        Kind::Rocksdb | Kind::RocksdbTuned => {
+        kind if kind.is_rocksdb() => {
             let form = RocksDbForm {
-                own: &peers.rocksdb,
-                block_kib: entrant.block_kib.unwrap_or(16),
+                own: &job.peers.rocksdb,
+                block_kib: job.entrant.block_kib.unwrap_or(16),
                 tuned: kind == Kind::RocksdbTuned,
+                unsynced: kind == Kind::RocksdbUnsynced,
+                piled: kind == Kind::RocksdbPiled,
             };
             if settings.transactions {
                 Box::new(rocksdb::TransactionDb::open(dir, settings, &form)?)
@@ -316,11 +350,11 @@ pub(crate) fn open(
             }
         }
         #[cfg(feature = "peers")]
-        Kind::Fjall => Box::new(fjall::Fjall::open(dir, settings, &peers.fjall)?),
+        Kind::Fjall => Box::new(fjall::Fjall::open(dir, settings, &job.peers.fjall)?),
         #[cfg(feature = "peers")]
         Kind::Redb => Box::new(redb::Redb::open(dir, settings)?),
         #[cfg(feature = "peers")]
-        Kind::Lmdb => Box::new(lmdb::Lmdb::open(dir, settings, &peers.lmdb)?),
-        _ => Box::new(terrane::Terrane::open(dir, settings, entrant)?),
+        Kind::Lmdb => Box::new(lmdb::Lmdb::open(dir, settings, &job.peers.lmdb)?),
+        _ => Box::new(terrane::Terrane::open(job)?),
     })
 }

@@ -1,20 +1,20 @@
 //! Terrane.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use terrane::{
-    Compression, Db, DirectoryKind, Durability, Executor, ExecutorOptions, Isolation, Lane, LockWait, Medium,
-    Options, PmemMode, PmemOptions, ReadOptions, Reader, Simd, Subtable, SubtableOptions, Swizzling, Taken,
-    Transaction, TransactionOptions, Tuning, WriteBatch,
+    Compression, Db, DirectoryKind, Durability, Executor, ExecutorOptions, IndexKind, Isolation, Lane,
+    LockWait, Medium, Options, PmemMode, PmemOptions, ReadOptions, Reader, Simd, Subtable, SubtableOptions,
+    Swizzling, Taken, Transaction, TransactionOptions, Tuning, WriteBatch,
 };
 
 use crate::Failure;
 use crate::data::table_of;
-use crate::engine::{Ending, Engine, Entrant, Kind, LOCK_WAIT, Outcome, Script, Session, Step, one_by_one};
+use crate::engine::{Ending, Engine, Kind, LOCK_WAIT, Outcome, Script, Session, Step, one_by_one};
 use crate::machine;
-use crate::settings::{self, Settings};
+use crate::settings;
+use crate::worker::Job;
 
 /// Requests of a session that an executor's core has at once.
 const LANE_DEPTH: usize = 256;
@@ -52,21 +52,33 @@ fn without(kind: Kind) -> (DirectoryKind, Option<Simd>, Swizzling) {
 }
 
 impl Terrane {
-    pub(crate) fn open(dir: &Path, s: &Settings, entrant: &Entrant) -> Result<Self, Failure> {
+    pub(crate) fn open(job: &Job) -> Result<Self, Failure> {
+        let Job { entrant, dir, settings: s, .. } = job;
         let (directory, simd, swizzling) = without(entrant.kind);
         // As much for memtables as the others have.
-        let memory = PmemOptions::new(s.memtable_bytes.max(8 << 20) / 7 * 8);
+        let mut memory = PmemOptions::new(s.memtable_bytes.max(8 << 20) / 7 * 8);
+        if let Some(apart) = job.memory_dir.as_deref().filter(|_| entrant.kind.has_memory()) {
+            std::fs::create_dir_all(apart)?;
+            memory = memory.path(apart.join("pmem"));
+        }
         let medium = match entrant.kind {
-            Kind::TerranePm => Medium::Pmem(memory.mode(PmemMode::StandIn)),
+            kind if kind.has_memory() => {
+                let has_log = kind == Kind::TerranePmLog;
+                Medium::Pmem(memory.mode(PmemMode::StandIn).trailing_log(has_log))
+            }
             Kind::TerranePageCache => Medium::Pmem(memory.mode(PmemMode::PageCache)),
             _ => Medium::Log,
         };
+        let piled = entrant.kind == Kind::TerranePiled;
+        // Half of it becomes a run.
+        let memtable_bytes = if piled { s.piled_run_bytes() * 2 } else { s.memtable_bytes };
         let options = Options::new()
             .medium(medium)
-            .memtable_bytes(s.memtable_bytes as usize)
+            .memtable_bytes(memtable_bytes as usize)
             .cache_bytes(s.cache_bytes as usize)
             .tuning(Tuning {
-                compact: !s.hold_compactions,
+                compact: !(s.hold_compactions || piled),
+                l0_runs: if piled { usize::MAX / 2 } else { Tuning::default().l0_runs },
                 simd,
                 swizzling,
                 counted: entrant.kind == Kind::TerraneCounted,
@@ -79,6 +91,9 @@ impl Terrane {
             settings::Compression::Zstd => Compression::Zstd(1),
         };
         let mut of_table = SubtableOptions::new().compression(compression).directory(directory);
+        if matches!(entrant.kind, Kind::TerraneSkiplist | Kind::TerraneSkiplistMemory) {
+            of_table = of_table.index(IndexKind::Skiplist);
+        }
         if let Some(k) = entrant.block_kib {
             of_table = of_table.block_bytes(k << 10);
         }

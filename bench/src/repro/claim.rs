@@ -28,6 +28,8 @@ pub(super) enum Of {
     SlowSecond,
     /// The slowest second's operations, against the median second's.
     SlowestSecond,
+    /// The last fifth of the time, against the first.
+    LastFifth,
     /// Most runs in L0 at any second.
     L0Runs,
     /// Most bytes on disk at any second, logs apart, per byte of the records.
@@ -70,6 +72,7 @@ impl Of {
             Of::FarTailAgainst => Some(row.p999_us),
             Of::SlowSecond => seconds(row.p5_second_ops),
             Of::SlowestSecond => seconds(row.min_second_ops),
+            Of::LastFifth => row.last_fifth,
             Of::L0Runs => row.max_l0_runs.map(|n| n as f64),
             Of::PeakSpace => Some(row.max_space_amp),
             Of::Space | Of::SpaceAgainst => Some(row.space_amp),
@@ -94,8 +97,11 @@ impl Of {
     }
 
     fn more_is_better(self) -> bool {
-        use Of::{AboveAtFirst, AboveAtLast, DeviceReads, SlowSecond, SlowestSecond, Speed};
-        matches!(self, Speed | SlowSecond | SlowestSecond | DeviceReads | AboveAtFirst | AboveAtLast)
+        use Of::{AboveAtFirst, AboveAtLast, DeviceReads, LastFifth, SlowSecond, SlowestSecond, Speed};
+        matches!(
+            self,
+            Speed | SlowSecond | SlowestSecond | LastFifth | DeviceReads | AboveAtFirst | AboveAtLast
+        )
     }
 
     /// What is measured, and its unit.
@@ -107,6 +113,7 @@ impl Of {
             Of::FarTailAgainst => ("p99.9", "x RocksDB's"),
             Of::SlowSecond => ("5th-percentile second", "of the median"),
             Of::SlowestSecond => ("slowest second", "of the median"),
+            Of::LastFifth => ("last fifth of the time", "of the first"),
             Of::L0Runs => ("most L0 runs", "runs"),
             Of::PeakSpace => ("most disk space", "x the data"),
             Of::Space => ("disk space at rest", "x the data"),
@@ -162,7 +169,11 @@ impl Claim {
             false => unit.to_owned(),
         };
         let steps = ![OURS, THEIRS].contains(&self.against);
-        let size = if steps { format!(", {}-byte values", args.value_bytes) } else { String::new() };
+        let size = if steps && args.zipf.is_none() {
+            format!(", {}-byte values", args.value_bytes)
+        } else {
+            String::new()
+        };
         let whose = if self.whose == OURS { String::new() } else { format!("{} ", self.whose) };
         if values.is_empty() {
             return Err(
@@ -178,7 +189,7 @@ impl Claim {
                 self.workload,
                 threads(self.threads),
                 if args.sync { ", synced" } else { "" }
-            ),
+            ) + &args.zipf.map_or_else(String::new, |z| format!(", zipf {z}")),
             claimed: self.bound,
             measured,
             unit,

@@ -2,6 +2,7 @@
 
 use crate::repro::Part;
 use crate::repro::claim::{Claim, OURS, Of, THEIRS};
+
 use crate::workload::Workload as W;
 
 /// A named group of claims.
@@ -76,6 +77,21 @@ pub(super) const ALL: &[Figure] = &[
         parts: || vec![Part::PmRecovery],
     },
     Figure {
+        name: "pm-ycsb",
+        about: "YCSB A to F on 16 tables, synced, with persistent memory and without (simulated)",
+        parts: pm_ycsb,
+    },
+    Figure {
+        name: "pm-dbsize",
+        about: "YCSB D, synced, as the database grows sixfold (simulated)",
+        parts: || vec![Part::PmGrowth],
+    },
+    Figure {
+        name: "pm-gi",
+        about: "reads from one index in persistent memory against runs that pile up, and writing on and on (simulated)",
+        parts: pm_index,
+    },
+    Figure {
         name: "page-cache",
         about: "small records in memory in the page cache, with a log behind it, beside unsynced RocksDB",
         parts: page_cache,
@@ -86,6 +102,10 @@ pub(super) const ALL: &[Figure] = &[
         parts: counters,
     },
 ];
+
+/// With persistent memory, which is simulated; and the plainest engine with a log, as the reference has it.
+const PM: &str = "terrane-pm";
+const SKIPLIST: &str = "terrane-skiplist";
 
 pub(super) fn named(name: &str) -> Option<&'static Figure> {
     ALL.iter().find(|f| f.name == name)
@@ -387,6 +407,79 @@ fn page_cache() -> Vec<Part> {
         Part::Rows { command, claims: claims.collect() }
     });
     parts.collect()
+}
+
+/// The presets of the reference: its own engine (XP) with a log (XS), and either with all its files in persistent memory. RocksDB beside
+/// them, synced and not.
+fn pm_ycsb() -> Vec<Part> {
+    let bounds = [(W::YcsbA, 3.8), (W::YcsbB, 1.7), (W::YcsbD, 1.4), (W::YcsbF, 2.7)];
+    let engines = "--engine terrane-pm,terrane-skiplist,terrane-pm-memory,terrane-skiplist-memory,terrane,rocksdb,rocksdb-unsynced \
+                   --rocksdb-block-kib 16";
+    // Nearly five times what the memory holds.
+    let sizes = "--records 2000000 --key-bytes 8 --value-bytes 500 --memtable-mib 192 --cache-mib 512 --direct --threads 2 \
+                 --sync --ops 1000000000 --seconds 10";
+    let pm =
+        |w, of, bound| Claim { whose: PM, against: SKIPLIST, ..Claim { bound, ..stated(w, of).with(2) } };
+    let parts = ["0", "0.9999"].into_iter().flat_map(|zipf| {
+        let speeds = bounds.into_iter().map(|(w, bound)| pm(w, Of::Speed, Some(bound)));
+        let base = bounds
+            .into_iter()
+            .map(|(w, _)| Claim { whose: SKIPLIST, ..claim(w, Of::Speed, 0.9).with(2) });
+        let in_memory = bounds.into_iter().map(|(w, _)| Claim {
+            whose: "terrane-pm-memory",
+            against: "terrane-skiplist-memory",
+            ..claim(w, Of::Speed, 1.0).with(2)
+        });
+        let reads = pm(W::YcsbC, Of::Speed, None);
+        let written = pm(W::YcsbA, Of::WrittenAgainst, Some(0.06));
+        let points = speeds.chain([reads, written]).chain(in_memory).chain(base).collect();
+        [
+            Part::Rows {
+                command: format!(
+                    "--workload ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-f --tables 16 --zipf {zipf} {engines} {sizes}"
+                ),
+                claims: points,
+            },
+            Part::Rows {
+                command: format!("--workload ycsb-e --zipf {zipf} {engines} {sizes}"),
+                claims: vec![pm(W::YcsbE, Of::Speed, None)],
+            },
+        ]
+    });
+    parts.collect()
+}
+
+/// What the reference's global index is for: reads while nothing goes to the disk, and load that goes on.
+fn pm_index() -> Vec<Part> {
+    let reads = |whose, against, [point, range]: [Option<f64>; 2]| {
+        [(W::Readrandom, point), (W::Seekrandom, range)].map(|(w, bound)| Claim {
+            whose,
+            against,
+            bound,
+            ..stated(w, Of::Speed).with(2)
+        })
+    };
+    let goes_on = |whose, bound| Claim { whose, bound, ..stated(W::YcsbA, Of::LastFifth).with(2) };
+    vec![
+        Part::Rows {
+            command: "--workload readrandom,seekrandom --threads 2 --engine terrane-pm,terrane-piled,terrane,rocksdb-piled \
+                      --rocksdb-block-kib 16 --records 2000000 --memtable-mib 1024 --ops 1000000000 --seconds 5"
+                .to_owned(),
+            claims: [
+                reads(PM, "terrane-piled", [Some(113.0), Some(21.0)]),
+                reads(PM, "rocksdb-piled", [None, None]),
+                reads(PM, OURS, [None, None]),
+            ]
+            .concat(),
+        },
+        Part::Rows {
+            command: "--workload ycsb-a --zipf 0 --threads 2 --engine terrane-pm,terrane,rocksdb --rocksdb-block-kib 16 \
+                      --records 2000000 --key-bytes 8 --value-bytes 500 --memtable-mib 192 --cache-mib 512 --direct \
+                      --ops 1000000000 --seconds 60"
+                .to_owned(),
+            claims: vec![goes_on(PM, Some(0.9)), goes_on(OURS, None), goes_on(THEIRS, None)],
+        },
+    ]
 }
 
 fn get_cost() -> Vec<Part> {

@@ -38,6 +38,8 @@ enum Part {
     PmCommit,
     /// What comes up again of persistent memory.
     PmRecovery,
+    /// A database with persistent memory that grows.
+    PmGrowth,
 }
 
 /// One claim, measured.
@@ -78,6 +80,7 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
                 Part::Halloc => halloc::measure(a, &mut |line| line.say(a))?,
                 Part::PmMemtable => pm::memtable::measure(a, &mut |line| line.say(a))?,
                 Part::PmCommit => pm::commit::measure(a, &mut |line| line.say(a))?,
+                Part::PmGrowth => pm::growth::measure(a, &mut |line| line.say(a))?,
                 Part::PmRecovery => pm::recovery::measure(a, &mut |line| line.say(a))?,
                 Part::Parts => parts::measure(a, &mut |line| line.say(a))?,
                 Part::Counters => match counters::measure(a, &mut |line| line.say(a)) {

@@ -21,6 +21,7 @@ pub(crate) use transactions::TransactionDb;
 
 pub(crate) struct RocksDb {
     db: DB,
+    unsynced: bool,
     tables: u64,
     options: Options,
     reads_direct: bool,
@@ -36,7 +37,8 @@ impl RocksDb {
         }
         let families = (0..s.tables).map(|n| ColumnFamilyDescriptor::new(name(n), options.clone()));
         let db = DB::open_cf_descriptors(&options, dir, families)?;
-        Ok(RocksDb { db, tables: s.tables, options, reads_direct: direct(s, form) })
+        let unsynced = form.unsynced;
+        Ok(RocksDb { db, unsynced, tables: s.tables, options, reads_direct: direct(s, form) })
     }
 
     fn number(&self, property: &str) -> u64 {
@@ -79,7 +81,8 @@ fn options(s: &Settings, form: &RocksDbForm<'_>) -> Result<Options, Failure> {
     let mut o = Options::default();
     o.create_if_missing(true);
     o.set_block_based_table_factory(&blocks);
-    o.set_write_buffer_size((s.memtable_bytes / own.write_buffers) as usize);
+    let write_buffer = if form.piled { s.piled_run_bytes() } else { s.memtable_bytes / own.write_buffers };
+    o.set_write_buffer_size(write_buffer as usize);
     o.set_max_write_buffer_number(i32::try_from(own.write_buffers)?);
     o.set_max_background_jobs(own.background_jobs);
     o.set_level_compaction_dynamic_level_bytes(own.dynamic_level_bytes);
@@ -92,7 +95,11 @@ fn options(s: &Settings, form: &RocksDbForm<'_>) -> Result<Options, Failure> {
     let direct = direct(s, form);
     o.set_use_direct_reads(direct);
     o.set_use_direct_io_for_flush_and_compaction(direct);
-    o.set_disable_auto_compactions(s.hold_compactions);
+    o.set_disable_auto_compactions(s.hold_compactions || form.piled);
+    if form.piled {
+        o.set_level_zero_slowdown_writes_trigger(i32::MAX);
+        o.set_level_zero_stop_writes_trigger(i32::MAX);
+    }
     if own.statistics {
         o.enable_statistics();
     }
@@ -152,7 +159,7 @@ impl Engine for RocksDb {
         Ok(Box::new(Handle {
             db: &self.db,
             tables: (0..self.tables).map(family).collect::<Result<_, Failure>>()?,
-            synced: synced(),
+            synced: if self.unsynced { WriteOptions::default() } else { synced() },
             buffered: WriteOptions::default(),
             read: ReadOptions::default(),
         }))

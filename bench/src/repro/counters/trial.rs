@@ -136,6 +136,7 @@ impl Trial<'_> {
         let empty = self.workload.start() == Start::Empty;
         let dir = self.database(empty)?;
         let job = Job {
+            memory_dir: None,
             entrant: self.entrant.clone(),
             dir: dir.clone(),
             settings: Settings::new(self.args),

@@ -2,6 +2,7 @@
 //! commit, as the engine's leaders do: in turns, each its own item, ordered by whoever comes upon it.
 
 pub(super) mod commit;
+pub(super) mod growth;
 pub(super) mod memtable;
 #[cfg(feature = "pmdk")]
 pub(super) mod peers;

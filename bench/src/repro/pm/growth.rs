@@ -1,0 +1,41 @@
+//! `pm-dbsize`: inserts, and reads of what was inserted lately, in a database and in one of six times the size.
+
+use super::line;
+use crate::Failure;
+use crate::args::ReproArgs;
+use crate::report::{Row, median};
+use crate::repro::{Line, rows_of};
+
+const FIGURE: &str = "pm-dbsize";
+/// Records of 8 bytes and 500: one and a half GiB, several times what cache and memtables take.
+const RECORDS: u64 = 3_000_000;
+const GROWTH: u64 = 6;
+/// What the reference keeps of its speed. (Its baseline keeps an eighth.)
+const KEPT: f64 = 0.73;
+
+/// Measures; `see` gets each line as it comes.
+pub(in crate::repro) fn measure(
+    a: &ReproArgs,
+    see: &mut dyn FnMut(Line) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let engines = if cfg!(feature = "peers") { ",rocksdb --rocksdb-block-kib 16" } else { "" };
+    let of = |records| {
+        let command = format!(
+            "--workload ycsb-d --threads 2 --sync --engine terrane-pm,terrane-skiplist{engines} --records {records} \
+             --key-bytes 8 --value-bytes 500 --memtable-mib 64 --cache-mib 256 --direct --ops 1000000000 --seconds 10"
+        );
+        rows_of(a, FIGURE, &command)
+    };
+    let ((args, small), (_, large)) = (of(RECORDS)?, of(RECORDS * GROWTH)?);
+    for engine in args.engine {
+        let speed = |rows: &[Row]| {
+            median(rows.iter().filter(|r| r.entrant.kind == engine).map(|r| r.ops_per_s).collect())
+        };
+        let (before, after) = (speed(&small), speed(&large));
+        let claimed = (engine.name() == "terrane-pm").then_some(KEPT);
+        let note = format!("{before:.0} and {after:.0} operations per second");
+        let row = format!("{} with {GROWTH} times the records", engine.name());
+        see(line(FIGURE, row, claimed, after / before, "of the speed", note))?;
+    }
+    Ok(())
+}
