@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use terrane_base::metrics::Counter;
 use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, Result};
 
 use crate::accounts::Accounts;
+use crate::below::Below;
 use crate::entries::Queue;
 use crate::epoch::{Domain, Guard};
 use crate::flight::Flight;
@@ -65,6 +66,8 @@ pub struct CacheStats {
     pub hits: u64,
     /// Lookups that loaded: calls of [`Cache::get_or_load`], and what [`Cache::missed`] was told.
     pub misses: u64,
+    /// Accesses that found their frame in the store below.
+    pub recalled: u64,
     /// Calls of [`Cache::get_or_load`] that waited for another thread's load of the same frame.
     pub joins: u64,
     /// Frames that entered.
@@ -115,8 +118,10 @@ pub struct Cache {
     parts: Parts,
     domain: Domain,
     accounts: Arc<Accounts>,
+    pub(crate) below: OnceLock<Arc<dyn Below>>,
     hits: Tally,
-    misses: Counter,
+    pub(crate) misses: Counter,
+    pub(crate) recalled: Counter,
     joins: Counter,
     private: Counter,
 }
@@ -138,8 +143,10 @@ impl Cache {
             parts,
             domain: Domain::on(clock),
             accounts,
+            below: OnceLock::new(),
             hits: Tally::default(),
             misses: Counter::new(),
+            recalled: Counter::new(),
             joins: Counter::new(),
             private: Counter::new(),
         }
@@ -307,9 +314,8 @@ impl Cache {
                 flight.wait()
             }
             Boarding::Load(flight) => {
-                self.misses.add(1);
                 let landing = Landing { shard, key, flight, outcome: None };
-                landing.finish(load().map(|bytes| self.admit(key, bytes.as_ref(), priority)))
+                landing.finish(self.fetch(key, priority, load))
             }
         }
     }
@@ -327,6 +333,9 @@ impl Cache {
     /// Drops every frame of `extent`: its space is about to be freed. Costs a short lock per shard. Frames that change parts meanwhile
     /// ([`Cache::rehome`], [`Cache::close_part`]) may stay; those in the common part change parts by [`Cache::rehome`] alone.
     pub fn remove_extent(&self, extent: u64) {
+        if let Some(below) = self.below.get() {
+            below.forget_extent(extent);
+        }
         for shard in self.parts.all().flat_map(|part| &part.shards) {
             let guard = self.domain.pin();
             for gone in shard.remove_extent(extent, &guard) {
@@ -361,6 +370,7 @@ impl Cache {
         CacheStats {
             hits: self.hits.get(),
             misses: self.misses.get(),
+            recalled: self.recalled.get(),
             joins: self.joins.get(),
             inserts: self.parts.all().map(|part| part.share.inserts()).sum(),
             evictions: self.parts.all().map(|part| part.share.evictions()).sum(),
@@ -510,7 +520,12 @@ impl Cache {
             let guard = self.domain.pin();
             let sweep = shard.sweep(&guard, enough);
             fruitless = if sweep.victims.is_empty() { fruitless + sweep.steps } else { 0 };
-            sweep.victims.into_iter().for_each(|gone| retire(&guard, gone));
+            for gone in sweep.victims {
+                if let Some(below) = self.below.get() {
+                    below.keep(gone.frame.key(), &gone.frame);
+                }
+                retire(&guard, gone);
+            }
             self.reclaim(&guard);
             if sweep.done || fruitless >= sweep.patience {
                 return;

@@ -16,7 +16,7 @@
 //!
 //! Read `frame` for the life of a frame, `table` for the lookup, `swizzle` for the way without one, `policy` for who stays,
 //! `parts` for how those who use the cache are kept from each other, `moving` for how frames change parts, `accounts` for the budget,
-//! `slab` for the memory.
+//! `slab` for the memory, `below` for a store under the cache that takes what leaves.
 //!
 //! # Promises
 //! - *Memory*: frames that can be found, frames that left but wait for a reader, and bookkeeping together stay within the
@@ -35,6 +35,7 @@
 //! Nothing: all of it is memory.
 
 mod accounts;
+mod below;
 mod cache;
 mod entries;
 mod epoch;
@@ -57,6 +58,7 @@ mod tally;
 #[cfg(all(test, loom))]
 mod model;
 
+pub use below::Below;
 pub use cache::{Cache, CacheOptions, CacheStats};
 pub use frame::{Pin, Priority, bring_near};
 pub use heat::HeatSampler;

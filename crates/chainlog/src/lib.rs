@@ -29,6 +29,7 @@ mod chain;
 #[allow(unsafe_code, reason = "it tells an index where in the mapped memory records lie")]
 mod index;
 mod item;
+mod lent;
 mod recover;
 mod space;
 #[allow(unsafe_code, reason = "it says of zones that they are nobody else's memory")]
@@ -37,6 +38,7 @@ mod volatile;
 pub use chain::{Chain, Place, Stored, Written};
 pub use index::ChainIndex;
 pub use item::Item;
+pub use lent::LentZone;
 pub use recover::{Recovered, recover};
 pub use space::{Admission, Space};
 pub use terrane_halloc::Plan;

@@ -46,6 +46,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
         "sequence": s.sequence, "snapshots": s.snapshots, "oldest_snapshot": s.oldest_snapshot,
         "memtable_bytes": s.memtable_bytes, "memtable_budget": s.memtable_budget,
         "pmem_bytes": s.pmem_bytes, "pmem_used": s.pmem_used, "pmem_renewed": s.pmem_renewed,
+        "pmem_cache_bytes": s.pmem_cache_bytes, "pmem_cache_hits": s.pmem_cache_hits,
         "cache_bytes": s.cache_bytes, "cache_capacity": s.cache_capacity,
         "row_cache_bytes": s.row_cache_bytes, "cache_hits": s.cache_hits, "cache_misses": s.cache_misses,
         "log_bytes": s.log_bytes, "durable_lsn": s.durable_lsn,
@@ -70,7 +71,14 @@ pub(crate) fn to_text(s: &Stats) -> String {
     let _ = writeln!(o, "memtables   {} of {}", bytes(s.memtable_bytes), bytes(s.memtable_budget));
     if s.pmem_bytes > 0 {
         let renewed = if s.pmem_renewed { ", made anew and filled from the log" } else { "" };
-        let _ = writeln!(o, "pmem        {} of {}{renewed}", bytes(s.pmem_used), bytes(s.pmem_bytes));
+        let _ = writeln!(
+            o,
+            "pmem        {} of {}{renewed}; {} of blocks, {} lookups answered",
+            bytes(s.pmem_used),
+            bytes(s.pmem_bytes),
+            bytes(s.pmem_cache_bytes),
+            s.pmem_cache_hits
+        );
     }
     let asked = s.cache_hits + s.cache_misses;
     let ratio = if asked == 0 { 0.0 } else { s.cache_hits as f64 * 100.0 / asked as f64 };

@@ -189,6 +189,8 @@ pub struct Tuning {
     pub compact: bool,
     /// Runs of L0 from which on flushes wait for a place.
     pub l0_runs: usize,
+    /// What commits do not need of persistent memory holds blocks that the cache has no room for.
+    pub pmem_cache: bool,
     /// Which cached blocks are found by direct pointer.
     pub swizzling: Swizzling,
     /// Blocks that flushes and merges write enter the cache where they take the place of some, or where there is room.
@@ -213,6 +215,7 @@ impl Default for Tuning {
             transaction_bytes: 0,
             compact: true,
             l0_runs: MAX_L0_RUNS,
+            pmem_cache: true,
             swizzling: Swizzling::default(),
             warm: true,
             counted: false,

@@ -207,6 +207,49 @@ fn much_more_than_the_memory_holds_goes_through_it() {
 
 /// Several memtables of a subtable come back from a crash; some of them are written out, and then it crashes once more.
 #[test]
+fn what_commits_do_not_need_holds_blocks_until_they_do() {
+    const ROWS: u64 = 3000;
+    let media = SimMedia::new(6);
+    let db = open(&media, &with_memory().cache_bytes(64 << 10)).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    let value = |n: u64, round: u64| vec![(n * 31 + round) as u8; 200 + (n % 100) as usize];
+    let check = |t: &terrane::Subtable, round| {
+        (0..ROWS).for_each(|n| assert_eq!(t.get(&key(n)).unwrap(), Some(value(n, round)), "{n}"));
+    };
+    (0..ROWS).for_each(|n| t.put(&key(n), &value(n, 0)).unwrap());
+    t.compact().unwrap();
+    (0..3).for_each(|_| check(&t, 0));
+    let read = db.stats();
+    assert!(read.pmem_cache_bytes > read.pmem_bytes / 2, "{} of {}", read.pmem_cache_bytes, read.pmem_bytes);
+    assert!(read.pmem_cache_hits > 100 && read.pmem_cache_hits > read.cache_misses / 2, "{read:?}");
+    let misses = read.cache_misses;
+    check(&t, 0);
+    assert!(db.stats().cache_misses - misses < 20, "all of it is in memory");
+
+    let mut least = read.pmem_cache_bytes;
+    for round in 1..4 {
+        for n in 0..ROWS {
+            t.put(&key(n), &value(n, round)).unwrap();
+            least = least.min(db.stats().pmem_cache_bytes);
+        }
+    }
+    assert!(least < read.pmem_cache_bytes / 2, "commits had no more of it: {least}");
+    check(&t, 3);
+    let image = media.image();
+    drop((t, db));
+    media.shutdown();
+    for kind in [CrashKind::Process, CrashKind::PowerLost, CrashKind::PowerWords] {
+        let media = image.crash(kind, 7);
+        let db = open(&media, &tiny_without_medium()).unwrap();
+        let t = db.subtable("t").unwrap();
+        check(&t, 3);
+        assert!(db.check(|_| true).unwrap().is_clean());
+        drop(t);
+        db.close().unwrap();
+    }
+}
+
+#[test]
 fn what_came_back_and_was_written_out_in_part_comes_back_again() {
     for seed in 0..40 {
         let media = SimMedia::new(seed);

@@ -246,6 +246,7 @@ pub(super) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
         warm: true,
         counted: false,
         l0_runs: 4,
+        pmem_cache: true,
         simd: None,
     };
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };

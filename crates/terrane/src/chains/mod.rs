@@ -25,6 +25,7 @@
 
 pub(crate) mod commit;
 pub(crate) mod records;
+pub(crate) mod shelf;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -36,10 +37,14 @@ use terrane_base::metrics::stripe;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_chainlog::{Admission, Chain, Space};
 use terrane_format::chain::ChainMemtable;
-use terrane_media::Media;
+use terrane_media::{Media, PmemMode};
+
+use crate::chains::shelf::Shelf;
 
 /// Of how many parts of all zones' bytes one is left out of the memtables' budget: commits on their way may need zones beyond it.
 const SPARE: usize = 8;
+/// Of how many parts of all zones one is asked back from the shelf at a time.
+const GIVEN_BACK: usize = 32;
 /// Zones that are kept between commits at most.
 const KEPT: usize = 16;
 
@@ -65,6 +70,8 @@ pub(crate) struct Chains {
     kept: Box<[CachePadded<Mutex<Option<Admission>>>]>,
     /// How many wait for zones.
     scarce: AtomicUsize,
+    /// What zones that no commit needs are used for, on a device.
+    shelf: Option<Arc<Shelf>>,
 }
 
 /// Somebody waits for zones.
@@ -90,6 +97,7 @@ impl Chains {
     ) -> Self {
         // A small part of those that are spare.
         let kept = (space.zone_count() as usize / SPARE / 4).clamp(1, KEPT);
+        let shelf = (space.mode() != PmemMode::PageCache).then(|| Arc::new(Shelf::new(space.clone())));
         Chains {
             media,
             space,
@@ -103,12 +111,18 @@ impl Chains {
             renewed,
             kept: (0..kept).map(|_| CachePadded::default()).collect(),
             scarce: AtomicUsize::new(0),
+            shelf,
         }
     }
 
     /// Whether the memory took the place of one that was lost.
     pub(crate) fn is_renewed(&self) -> bool {
         self.renewed
+    }
+
+    /// What lies in zones that no commit needs.
+    pub(crate) fn shelf(&self) -> Option<&Arc<Shelf>> {
+        self.shelf.as_ref()
     }
 
     pub(crate) fn space(&self) -> &Arc<Space> {
@@ -119,7 +133,8 @@ impl Chains {
     pub(crate) fn sizes(&self) -> (u64, u64) {
         let (all, zone) = (self.space.zone_count(), self.space.zone_bytes() as u64);
         let kept = self.kept.iter().filter(|kept| kept.lock().is_some()).count() as u64;
-        (all * zone, all.saturating_sub(self.space.free() + kept) * zone)
+        let shelf = self.shelf.as_ref().map_or(0, |shelf| shelf.bytes());
+        (all * zone, (all.saturating_sub(self.space.free() + kept) * zone).saturating_sub(shelf))
     }
 
     /// What memtables may take of a memory, their indexes included.
@@ -178,6 +193,10 @@ impl Chains {
         {
             return Some(kept);
         }
+        if let Ok(zones) = self.space.admit(subtables as u64) {
+            return Some(zones);
+        }
+        self.shelf.as_ref()?.give_back(subtables.max(self.space.zone_count() as usize / GIVEN_BACK));
         self.space.admit(subtables as u64).ok()
     }
 
@@ -200,10 +219,15 @@ impl Chains {
 
     /// A commit has its places. What it has not opened is kept for the next one, for else each commit would change what all threads look at.
     pub(crate) fn done_with(&self, zones: Admission) {
-        if zones.left() == 1 && self.space.free() > self.space.zone_count() / SPARE as u64 {
-            let mut kept = self.own_kept().lock();
-            if kept.is_none() && self.scarce.load(Ordering::Relaxed) == 0 {
-                *kept = Some(zones);
+        if zones.left() == 1 {
+            if self.space.free() > self.space.zone_count() / SPARE as u64 {
+                let mut kept = self.own_kept().lock();
+                if kept.is_none() && self.scarce.load(Ordering::Relaxed) == 0 {
+                    *kept = Some(zones);
+                }
+            } else if let Some(shelf) = &self.shelf {
+                // Before commits have to wait for them.
+                shelf.give_back(self.space.zone_count() as usize / GIVEN_BACK);
             }
         }
         // Else they go back.
@@ -264,6 +288,9 @@ impl Chains {
     /// What the memory fails with.
     pub(crate) fn finish(&self) -> Result<()> {
         let mut open = self.open.lock();
+        if let Some(shelf) = &self.shelf {
+            shelf.close();
+        }
         if std::mem::replace(&mut *open, false) && !self.is_poisoned() {
             self.space.close(&*self.media)?;
         }

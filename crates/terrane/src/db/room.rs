@@ -142,10 +142,16 @@ impl Engine {
         })
     }
 
+    /// Whether background work is under way, or a merge that somebody asked for. Whoever ends one notifies `progress`.
+    fn is_at_work(&self) -> bool {
+        let by_hand = |t: &Arc<Table>| t.compacting.load(Ordering::Acquire);
+        self.jobs.load(Ordering::Acquire) > 0 || self.tables.load().all().any(by_hand)
+    }
+
     /// Whether no background work is under way, and none is left that could free memory. Has what can be written out, and is not yet,
     /// written out.
     fn frees_nothing(&self) -> bool {
-        if self.jobs.load(Ordering::Acquire) > 0 {
+        if self.is_at_work() {
             return false;
         }
         let settled = self.settled();
@@ -235,9 +241,7 @@ impl Engine {
             }
             refused = tables.iter().find_map(|t| self.refusal(t));
             // Nothing queued and nothing running, or nothing that could be written out: waiting would free nothing.
-            refused.is_some()
-                || self.jobs.load(Ordering::Acquire) == 0
-                || self.tables.load().all().all(|t| t.frozen().is_empty())
+            refused.is_some() || !self.is_at_work() || self.tables.load().all().all(|t| t.frozen().is_empty())
         })?;
         if let Some(e) = refused {
             return Err(e);

@@ -83,6 +83,10 @@ pub struct Stats {
     pub pmem_bytes: u64,
     /// Bytes of those that memtables have, or commits on their way may take.
     pub pmem_used: u64,
+    /// Bytes of those that hold blocks which the cache had no room for.
+    pub pmem_cache_bytes: u64,
+    /// Lookups of blocks that those answered.
+    pub pmem_cache_hits: u64,
     /// The persistent memory was made anew when the database was opened, and filled from the log: what there was before could not be trusted,
     /// or was gone.
     pub pmem_renewed: bool,
@@ -198,6 +202,7 @@ impl Engine {
         let cache = self.cache.stats();
         let space = self.space.stats();
         let (pmem_bytes, pmem_used) = self.journal.chains().map_or((0, 0), |chains| chains.sizes());
+        let shelf = self.journal.chains().and_then(|chains| chains.shelf());
         let pmem_renewed = self.journal.chains().is_some_and(|chains| chains.is_renewed());
         let (snapshots, oldest_snapshot) = self.snapshots.summary();
         let c = &self.counters;
@@ -212,6 +217,8 @@ impl Engine {
             memtable_budget: self.memory.limit() as u64,
             pmem_bytes,
             pmem_used,
+            pmem_cache_bytes: shelf.map_or(0, |shelf| shelf.bytes()),
+            pmem_cache_hits: shelf.map_or(0, |shelf| shelf.found()),
             pmem_renewed,
             cache_bytes: cache.used_bytes() as u64,
             cache_capacity: self.options.cache_bytes as u64,

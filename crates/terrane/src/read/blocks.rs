@@ -143,6 +143,9 @@ pub(crate) fn load_along(
 /// of `needs`. All of them are in memory together: the caller bounds their number.
 pub(crate) fn load_many(engine: &Engine, needs: &[&Need]) -> Result<Vec<Pin>> {
     let mut pins: Vec<Option<Pin>> = needs.iter().map(|n| engine.cache.get(n.part.key(&n.extent))).collect();
+    for (pin, need) in pins.iter_mut().zip(needs).filter(|(pin, _)| pin.is_none()) {
+        *pin = engine.cache.recall(need.part.key(&need.extent), need.part.priority());
+    }
     let missing: Vec<usize> = (0..needs.len()).filter(|&at| pins[at].is_none()).collect();
     engine.cache.missed(missing.len());
     let mut raws: Vec<Window> =

@@ -231,6 +231,9 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     };
     let progress = Arc::new(Signal::new());
     if let Some(chains) = journal.chains() {
+        if let Some(shelf) = chains.shelf().filter(|_| options.tuning.pmem_cache) {
+            cache.set_below(shelf.clone());
+        }
         chains.space().tell(progress.clone());
     }
     let engine = Arc::new_cyclic(|me: &std::sync::Weak<Engine>| Engine {

@@ -108,6 +108,7 @@ pub const TUNING: Tuning = Tuning {
     warm: true,
     counted: false,
     l0_runs: 4,
+    pmem_cache: true,
     simd: None,
 };
 

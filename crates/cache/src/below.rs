@@ -1,0 +1,112 @@
+//! A store under the cache, larger than it and slower, for what has to leave.
+//!
+//! The cache offers it each frame that leaves for want of room, and asks it before a miss is loaded. What it has may be a copy of what the
+//! cache has: frames never go stale, so nobody has to keep the two apart.
+
+use std::fmt;
+use std::sync::Arc;
+
+use terrane_base::Result;
+
+use crate::cache::Cache;
+use crate::frame::{Pin, Priority};
+use crate::key::FrameKey;
+
+/// See the module's head. Called by readers on their way, outside of all locks of the cache, under an epoch's guard: it must not block on
+/// I/O, and must not call into the cache.
+pub trait Below: fmt::Debug + Send + Sync {
+    /// Takes a copy of a frame, or leaves it.
+    fn keep(&self, key: FrameKey, bytes: &[u8]);
+
+    /// The bytes of a frame, as they were, if it has them.
+    fn find(&self, key: FrameKey) -> Option<Vec<u8>>;
+
+    /// An extent is gone: nobody will ask for its frames.
+    fn forget_extent(&self, extent: u64);
+}
+
+impl Cache {
+    /// Sets the store under the cache, once; a second one is not taken.
+    pub fn set_below(&self, below: Arc<dyn Below>) {
+        // Who comes second changes nothing: that is the contract.
+        let _second = self.below.set(below);
+    }
+
+    /// The frame of `key`, if the store under the cache has it; it enters the cache. For those who load by themselves what [`Cache::get`]
+    /// has not.
+    pub fn recall(&self, key: FrameKey, priority: Priority) -> Option<Pin> {
+        let bytes = self.below.get()?.find(key)?;
+        self.recalled.add(1);
+        Some(self.insert(key, bytes, priority))
+    }
+
+    /// What is to be loaded, from the store below or else by `load`.
+    pub(crate) fn fetch<B: AsRef<[u8]>>(
+        &self,
+        key: FrameKey,
+        priority: Priority,
+        load: impl FnOnce() -> Result<B>,
+    ) -> Result<Pin> {
+        if let Some(pin) = self.recall(key, priority) {
+            return Ok(pin);
+        }
+        self.misses.add(1);
+        load().map(|bytes| self.insert(key, bytes, priority))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Mutex;
+
+    use terrane_base::{Error, ErrorKind};
+
+    use super::*;
+    use crate::cache::CacheOptions;
+
+    #[derive(Debug, Default)]
+    struct Shelf(Mutex<HashMap<FrameKey, Vec<u8>>>);
+
+    impl Below for Shelf {
+        fn keep(&self, key: FrameKey, bytes: &[u8]) {
+            self.0.lock().unwrap().insert(key, bytes.to_vec());
+        }
+
+        fn find(&self, key: FrameKey) -> Option<Vec<u8>> {
+            self.0.lock().unwrap().get(&key).cloned()
+        }
+
+        fn forget_extent(&self, extent: u64) {
+            self.0.lock().unwrap().retain(|key, _| key.extent != extent);
+        }
+    }
+
+    #[test]
+    fn what_leaves_is_found_below_and_not_loaded_again() {
+        let cache = Cache::new(CacheOptions { capacity_bytes: 64 << 10, shards: 1 });
+        let shelf = Arc::new(Shelf::default());
+        cache.set_below(shelf.clone());
+        let content = |n: u32| vec![n as u8; 4000];
+        let mut loads = 0;
+        for round in 0..3 {
+            for n in 0..100u32 {
+                let pin = cache.get_or_load(FrameKey::new(7, n), Priority::Data, || {
+                    loads += 1;
+                    Ok(content(n))
+                });
+                assert_eq!(*pin.unwrap(), content(n)[..], "{n} in round {round}");
+            }
+        }
+        assert_eq!(loads, 100, "each was loaded once");
+        let stats = cache.stats();
+        assert_eq!(stats.misses, 100);
+        assert_eq!(stats.recalled + stats.hits, 200);
+        assert!(stats.recalled > 100);
+        cache.remove_extent(7);
+        assert!(shelf.0.lock().unwrap().is_empty());
+        let failed = || Err::<Vec<u8>, _>(Error::new(ErrorKind::Io, "gone"));
+        assert!(cache.get_or_load(FrameKey::new(7, 1), Priority::Data, failed).is_err());
+        assert!(cache.recall(FrameKey::new(7, 1), Priority::Data).is_none());
+    }
+}

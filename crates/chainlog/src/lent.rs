@@ -1,0 +1,72 @@
+//! A zone that a process has for itself, for what is to vanish with it: stored and loaded by copies.
+
+use std::sync::Arc;
+
+use terrane_base::{Error, Result};
+use terrane_halloc::Lent;
+
+use crate::space::Space;
+
+/// A zone that is nobody else's until this is dropped, or until the memory is opened again. Any number of threads may store to places
+/// of their own and load what was stored; who comes behind whom is theirs to order.
+#[derive(Debug)]
+pub struct LentZone {
+    space: Arc<Space>,
+    /// There until it is dropped.
+    lent: Option<Lent>,
+    at: usize,
+}
+
+impl LentZone {
+    /// Takes one, if more than a quarter of all zones would be left to commits.
+    pub fn take(space: &Arc<Space>) -> Option<LentZone> {
+        if space.free() <= space.zone_count() / 4 {
+            return None;
+        }
+        let lent = space.lend().ok()?;
+        Some(LentZone { space: space.clone(), at: lent.place(), lent: Some(lent) })
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.space.zone_bytes()
+    }
+
+    /// Whether it has none; no zone is like that.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Stores bytes, with zeros behind them up to a multiple of 8, at a place that is one.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::InvalidArgument`] for a place outside of the zone; what the memory fails with.
+    pub fn store(&self, at: usize, bytes: &[u8]) -> Result<()> {
+        self.check(at, bytes.len().next_multiple_of(8))?;
+        self.space.pmem().write(self.at + at, bytes)
+    }
+
+    /// Loads what was stored at a place.
+    ///
+    /// # Errors
+    /// As [`LentZone::store`].
+    pub fn load(&self, at: usize, bytes: &mut [u8]) -> Result<()> {
+        self.check(at, bytes.len())?;
+        self.space.pmem().load(self.at + at, bytes)
+    }
+
+    fn check(&self, at: usize, len: usize) -> Result<()> {
+        match at.checked_add(len).is_some_and(|end| end <= self.len()) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("{len} bytes at {at} of a zone of {}", self.len()))),
+        }
+    }
+}
+
+impl Drop for LentZone {
+    fn drop(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            self.space.give_back(lent);
+        }
+    }
+}

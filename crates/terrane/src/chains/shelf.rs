@@ -1,0 +1,334 @@
+//! What persistent memory has over as a cache: blocks that had to leave the block cache lie in zones that no commit needs.
+//!
+//! Blocks are put one behind the other into zones that are lent; when there is no further zone, the oldest one is emptied and used again. When
+//! commits need zones they get the oldest ones back, so how the memory is divided follows the load: a database that is mostly read has nearly
+//! all of it for blocks, one that is written to a quarter or none. Nothing of it survives a process, and nothing needs to.
+//!
+//! # Concurrency
+//! The zone that is being filled and the order of the others are under one mutex, held to find a place or to let a zone go, not while
+//! blocks are copied; it is taken by readers that have missed and had to make room, who come from a device or from here. Places are under one mutex for each
+//! sixteenth of the extents. Whoever copies a block holds a counted reference to its zone, so a zone that is let go is used again, or given back,
+//! only behind its last reader.
+//!
+//! # Damage
+//! A block has a checksum here; one that does not match is not found, and is read from where it came.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use terrane_base::metrics::Counter;
+use terrane_cache::{Below, FrameKey};
+use terrane_chainlog::{LentZone, Space};
+use terrane_format::checksum;
+
+/// Mutexes of places.
+const SHARDS: usize = 16;
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    space: Arc<Space>,
+    zones: Mutex<Zones>,
+    /// Of each extent the blocks that are here, by offset.
+    places: [Mutex<HashMap<u64, HashMap<u32, Place>>>; SHARDS],
+    /// Bytes of the zones that are lent.
+    bytes: AtomicU64,
+    found: Counter,
+}
+
+/// Zones by age.
+#[derive(Debug, Default)]
+struct Zones {
+    /// The last one is being filled.
+    order: VecDeque<Arc<Zone>>,
+    /// Bytes of the last one that are given out.
+    filled: usize,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Zone {
+    memory: LentZone,
+    /// What was put there; some may be gone. Nothing once it is emptied.
+    keys: Mutex<Option<Vec<FrameKey>>>,
+}
+
+/// Where a block lies.
+#[derive(Clone, Debug)]
+struct Place {
+    zone: Arc<Zone>,
+    at: u32,
+    len: u32,
+    crc: u32,
+}
+
+impl Shelf {
+    pub(crate) fn new(space: Arc<Space>) -> Self {
+        Shelf {
+            space,
+            zones: Mutex::default(),
+            places: Default::default(),
+            bytes: AtomicU64::new(0),
+            found: Counter::new(),
+        }
+    }
+
+    /// Bytes of the zones that it has.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that were found here.
+    pub(crate) fn found(&self) -> u64 {
+        self.found.get()
+    }
+
+    /// Gives zones back, as many as that if it has them.
+    pub(crate) fn give_back(&self, zones: usize) {
+        for _ in 0..zones {
+            if self.bytes() == 0 || self.take_oldest().is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Gives all back, and takes none from now on: the memory is about to be closed.
+    pub(crate) fn close(&self) {
+        self.zones.lock().closed = true;
+        while self.take_oldest().is_some() {}
+    }
+
+    fn shard(&self, extent: u64) -> &Mutex<HashMap<u64, HashMap<u32, Place>>> {
+        &self.places[extent as usize % SHARDS]
+    }
+
+    /// A place for so many bytes, in the zone that is being filled, or in a further one.
+    fn reserve(&self, len: usize) -> Option<(Arc<Zone>, usize)> {
+        let bytes = len.next_multiple_of(8);
+        if bytes > self.space.zone_bytes() {
+            return None;
+        }
+        if let Some(place) = self.zones.lock().place(bytes) {
+            return Some(place);
+        }
+        let memory = match LentZone::take(&self.space) {
+            Some(memory) => memory,
+            None => {
+                let oldest = self.take_oldest()?;
+                if self.space.free() < self.space.zone_count() / SPARE {
+                    // Commits are short of zones: one more goes back to them.
+                    self.give_back(1);
+                }
+                // Where somebody reads it goes back to them behind him.
+                Arc::into_inner(oldest)?.memory
+            }
+        };
+        self.fill_next(memory, bytes)
+    }
+
+    /// The oldest zone, emptied.
+    fn take_oldest(&self) -> Option<Arc<Zone>> {
+        let oldest = self.zones.lock().take_oldest()?;
+        self.empty(&oldest);
+        Some(oldest)
+    }
+
+    /// Has a zone be filled from now on. (One that somebody else began meanwhile keeps what it has.)
+    fn fill_next(&self, memory: LentZone, bytes: usize) -> Option<(Arc<Zone>, usize)> {
+        let mut zones = self.zones.lock();
+        if zones.closed {
+            return None;
+        }
+        self.bytes.fetch_add(memory.len() as u64, Ordering::Relaxed);
+        zones.order.push_back(Arc::new(Zone { memory, keys: Mutex::new(Some(Vec::new())) }));
+        zones.filled = 0;
+        zones.place(bytes)
+    }
+
+    /// Has nobody find what a zone has; it is in the order no more.
+    fn empty(&self, zone: &Arc<Zone>) {
+        self.bytes.fetch_sub(zone.memory.len() as u64, Ordering::Relaxed);
+        let keys = zone.keys.lock().take();
+        for key in keys.into_iter().flatten() {
+            let mut places = self.shard(key.extent).lock();
+            let Some(of_extent) = places.get_mut(&key.extent) else { continue };
+            if of_extent.get(&key.offset).is_some_and(|place| Arc::ptr_eq(&place.zone, zone)) {
+                of_extent.remove(&key.offset);
+            }
+            if of_extent.is_empty() {
+                places.remove(&key.extent);
+            }
+        }
+    }
+}
+
+/// Of how many parts of all zones one is free at least while blocks are put into more of them.
+const SPARE: u64 = 8;
+
+impl Zones {
+    fn place(&mut self, bytes: usize) -> Option<(Arc<Zone>, usize)> {
+        let zone = self.order.back()?;
+        let at = self.filled;
+        if zone.memory.len() - at < bytes {
+            return None;
+        }
+        self.filled += bytes;
+        Some((zone.clone(), at))
+    }
+
+    fn take_oldest(&mut self) -> Option<Arc<Zone>> {
+        let oldest = self.order.pop_front()?;
+        if self.order.is_empty() {
+            // It was being filled.
+            self.filled = 0;
+        }
+        Some(oldest)
+    }
+}
+
+impl Below for Shelf {
+    fn keep(&self, key: FrameKey, bytes: &[u8]) {
+        let is_here = || Some(self.shard(key.extent).lock().get(&key.extent)?.contains_key(&key.offset));
+        if is_here().unwrap_or(false) {
+            return;
+        }
+        let Some((zone, at)) = self.reserve(bytes.len()) else { return };
+        // It is a copy: where it cannot be stored there is none.
+        if zone.memory.store(at, bytes).is_err() {
+            return;
+        }
+        let place =
+            Place { zone: zone.clone(), at: at as u32, len: bytes.len() as u32, crc: checksum::crc(bytes) };
+        let mut keys = zone.keys.lock();
+        // If it was emptied meanwhile, nobody would take it out again.
+        let Some(keys) = &mut *keys else { return };
+        keys.push(key);
+        self.shard(key.extent).lock().entry(key.extent).or_default().insert(key.offset, place);
+    }
+
+    fn find(&self, key: FrameKey) -> Option<Vec<u8>> {
+        let place = self.shard(key.extent).lock().get(&key.extent)?.get(&key.offset)?.clone();
+        let mut bytes = vec![0; place.len as usize];
+        place.zone.memory.load(place.at as usize, &mut bytes).ok()?;
+        if checksum::crc(&bytes) != place.crc {
+            return None;
+        }
+        self.found.add(1);
+        Some(bytes)
+    }
+
+    fn forget_extent(&self, extent: u64) {
+        let gone = self.shard(extent).lock().remove(&extent);
+        drop(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use terrane_media::real::{RealMedia, RealOptions};
+    use terrane_media::sim::SimMedia;
+    use terrane_media::{Media, PmemMode};
+
+    use super::*;
+    use crate::options::PmemOptions;
+
+    const BLOCK: usize = 5000;
+
+    fn shelf(media: &dyn Media, path: &Path, mode: PmemMode) -> Shelf {
+        let plan = PmemOptions::new(2 << 20).zone_bytes(32 << 10).plan();
+        Space::create(media, path, &plan, [1; 16], 0).unwrap();
+        Shelf::new(Space::open(media, path, mode, [1; 16], 0).unwrap())
+    }
+
+    fn in_sim() -> Shelf {
+        let media = SimMedia::new(1);
+        media.create_dir_all(Path::new("/db")).unwrap();
+        shelf(&*media, Path::new("/db/pm"), PmemMode::Dax)
+    }
+
+    fn key(n: u64) -> FrameKey {
+        FrameKey::new(n / 10, (n % 10) as u32 * 4096)
+    }
+
+    fn content(n: u64) -> Vec<u8> {
+        vec![n as u8; BLOCK + n as usize % 7]
+    }
+
+    #[test]
+    fn the_newest_blocks_are_found_and_zones_are_left_to_commits() {
+        let shelf = in_sim();
+        let all = shelf.space.zone_count();
+        for n in 0..1000 {
+            shelf.keep(key(n), &content(n));
+            shelf.keep(key(n), &content(n));
+            assert_eq!(shelf.find(key(n)), Some(content(n)));
+        }
+        let there: Vec<u64> = (0..1000).filter(|n| shelf.find(key(*n)).is_some()).collect();
+        let zones = shelf.bytes() / (32 << 10);
+        assert_eq!(shelf.space.free(), all - zones);
+        assert!(zones > all / 2 && shelf.space.free() >= all / 4);
+        // Six to a zone.
+        assert!((zones * 6 - 6..=zones * 6).contains(&(there.len() as u64)), "{} in {zones}", there.len());
+        assert!(there.iter().eq(&(1000 - there.len() as u64..1000).collect::<Vec<_>>()), "the newest");
+
+        shelf.forget_extent(99);
+        assert!((990..1000).all(|n| shelf.find(key(n)).is_none()) && shelf.find(key(989)).is_some());
+        shelf.give_back(5);
+        assert_eq!((shelf.bytes() / (32 << 10), shelf.space.free()), (zones - 5, all - zones + 5));
+        // Commits have nearly all: two go back for each that would be used again.
+        let admission = shelf.space.admit(shelf.space.free()).unwrap();
+        (2000..2100).for_each(|n| shelf.keep(key(n), &content(n)));
+        assert!(shelf.space.free() >= all / SPARE && shelf.find(key(2099)).is_some());
+        drop(admission);
+        shelf.close();
+        assert_eq!((shelf.bytes(), shelf.space.free()), (0, all));
+        shelf.keep(key(1), &content(1));
+        assert_eq!((shelf.find(key(1)), shelf.space.free()), (None, all));
+    }
+
+    #[test]
+    fn what_is_damaged_or_too_large_is_not_there() {
+        let shelf = in_sim();
+        shelf.keep(key(1), &content(1));
+        shelf.keep(key(2), &vec![0; 64 << 10]);
+        assert_eq!(shelf.find(key(2)), None);
+        let zone = shelf.zones.lock().order[0].clone();
+        zone.memory.store(4096, &[0; 8]).unwrap();
+        assert_eq!(shelf.find(key(1)), None);
+    }
+
+    #[test]
+    fn threads_find_what_was_kept_or_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let media = RealMedia::new(RealOptions::default()).unwrap();
+        let shelf = shelf(&*media, &dir.path().join("pm"), PmemMode::StandIn);
+        let all = shelf.space.zone_count();
+        std::thread::scope(|s| {
+            for t in 0..4u64 {
+                let shelf = &shelf;
+                s.spawn(move || {
+                    let mut n = t;
+                    for round in 0..20_000 {
+                        n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                        let number = (n >> 33) % 600;
+                        match round % 64 {
+                            0 => shelf.give_back(2),
+                            1 => shelf.forget_extent(number / 10),
+                            _ if (n >> 20) % 3 == 0 => shelf.keep(key(number), &content(number)),
+                            _ => {
+                                assert!(shelf.find(key(number)).is_none_or(|found| found == content(number)))
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        assert!(shelf.found() > 1000);
+        shelf.close();
+        assert_eq!((shelf.bytes(), shelf.space.free()), (0, all), "no zone is lost");
+    }
+}
