@@ -107,7 +107,7 @@ impl Halloc {
     /// objects, and those of mapping the file. Nobody else may have it open: the database's lock sees to that.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`] if something of it is damaged, or if it is another database's; [`ErrorKind::Stale`] if it has another number, if
+    /// [`ErrorKind::Corruption`] if something of it is damaged; [`ErrorKind::InvalidArgument`] if it is another database's; [`ErrorKind::Stale`] if it has another number, if
     /// the machine stopped while it was open in the page cache, or if a flush of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with
     /// ([`Media::map_pmem`]).
     pub fn open(media: &dyn Media, path: &Path, mode: PmemMode, uuid: [u8; 16], device: u32) -> Result<Self> {
@@ -130,7 +130,7 @@ impl Halloc {
             return Err(Error::corruption(what).with_file(path).with_offset(0));
         }
         if header.uuid != uuid {
-            return Err(Error::corruption("the memory is another database's")
+            return Err(Error::invalid("the memory is another database's")
                 .with_file(path)
                 .with_hint("give each memory its own file"));
         }

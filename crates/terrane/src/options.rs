@@ -101,7 +101,7 @@ impl PmemOptions {
     }
 
     /// How the file is mapped; default [`PmemMode::Dax`]. [`PmemMode::StandIn`] is for development, on any file: it survives the process,
-    /// and a database whose machine stopped while it was open does not open again.
+    /// and a database whose machine stopped while it was open does not open again, but from a log behind it.
     ///
     /// [`PmemMode::PageCache`] is for machines without persistent memory, on any file. It promises what [`Medium::Log`] does, for there is a
     /// log behind it: `Buffered` commits survive the process, `Sync` ones a power failure. Opening after the death of the process reads
@@ -117,7 +117,8 @@ impl PmemOptions {
     ///
     /// On a device it guards against the loss of that. With [`Durability::Sync`] a commit waits until the log is flushed, and so survives the
     /// device; with [`Durability::Buffered`] it waits for the device alone, and the log has it later: 64 MiB of commits may be
-    /// written and not flushed, and 16 MiB more wait to be written. [`Options::renew_memory`] takes the database up again from the log. A
+    /// written and not flushed, and 16 MiB more wait to be written. (After a power failure the device is needed until what the log lost is written
+    /// out, which begins when the database is opened, and which [`crate::Db::sync`] waits for: [`crate::Stats::log_gap`].) [`Options::renew_memory`] takes the database up again from the log. A
     /// commit costs what it costs with [`Medium::Log`] in addition, and opening reads the log. It cannot be changed once there is a database.
     #[must_use]
     pub fn trailing_log(mut self, yes: bool) -> Self {
@@ -322,8 +323,9 @@ impl Options {
     /// which a [`Durability::Sync`] commit or [`crate::Db::sync`] returned, and what there is behind them is a prefix. A memory that is
     /// whole stays as it is. [`crate::Stats::pmem_renewed`] says whether one was made.
     ///
-    /// Opening fails all the same where there is no log, and where a power failure came so shortly before the loss that what the log lacked
-    /// since was not written out yet.
+    /// What lay at its place on a device is put aside, as `NAME.lost-N`, and not removed. Opening fails all the same, and changes nothing, where
+    /// there is no log; where the log lacks what the memory had ([`crate::Stats::log_gap`]); and where the memory is another
+    /// database's.
     #[must_use]
     pub fn renew_memory(mut self, yes: bool) -> Self {
         self.renew_memory = yes;

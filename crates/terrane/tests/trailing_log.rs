@@ -202,22 +202,113 @@ fn with_a_gap_the_log_alone_is_not_taken_for_the_database() {
     let exposed = stopped.lock().unwrap().take().unwrap();
     for kind in [CrashKind::Process, CrashKind::PowerLost] {
         let media = exposed.crash(kind, 1);
-        remove_memory(&media);
+        let away = Path::new(DIR).join("away");
+        media.rename(&memory_file(), &away).unwrap();
+        for renew in [true, false, true] {
+            let e = open(&media, &without_medium().renew_memory(renew)).unwrap_err();
+            let kind = if renew { ErrorKind::Corruption } else { ErrorKind::NotFound };
+            assert_eq!((e.kind(), e.to_string().contains("lacks")), (kind, renew), "{e}");
+            assert!(!media.exists(&memory_file()).unwrap(), "nothing is changed");
+        }
+        // What is there cannot be read, and is the only copy.
+        let damaged = media.open(&away, WRITE).unwrap();
+        let mut first = [0; 8];
+        damaged.read_at(&mut first, 0).unwrap();
+        damaged.write_at(b"garbage!", 0).unwrap();
+        media.rename(&away, &memory_file()).unwrap();
         let e = open(&media, &without_medium().renew_memory(true)).unwrap_err();
-        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
         assert!(e.to_string().contains("lacks"), "{e}");
         // The device is there again.
-        let media = exposed.crash(kind, 1);
+        damaged.write_at(&first, 0).unwrap();
+        drop(damaged);
         let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert!(!db.stats().pmem_renewed);
         assert_eq!(prefix(&db), 100);
-        db.close().unwrap();
+        db.sync().unwrap();
+        assert!(!db.stats().log_gap, "the log is whole before it returns");
+        let image = media.image();
+        drop(db);
+        media.shutdown();
+        without_its_memory(&image, 100);
     }
+    without_its_memory(&whole, 120);
+}
+
+/// Whatever else it loses, the log has all of so many records.
+fn without_its_memory(image: &Image, rows: u64) {
     for kind in [CrashKind::Process, CrashKind::PowerLost] {
-        let media = whole.crash(kind, 1);
+        let media = image.crash(kind, 1);
         remove_memory(&media);
         let db = open(&media, &without_medium().renew_memory(true)).unwrap();
-        assert_eq!(prefix(&db), 120);
+        assert_eq!(prefix(&db), rows, "{kind:?}");
         db.close().unwrap();
+    }
+}
+
+/// However soon the opening that finds the log short comes to an end, the next one goes on with what that is about.
+#[test]
+fn what_the_log_lacks_is_written_out_by_whoever_opens_next() {
+    for closes in [false, true] {
+        let media = running(10, 100).crash(CrashKind::PowerLost, 1);
+        let db = open(&media, &without_medium()).unwrap();
+        assert!(db.stats().log_gap);
+        let media = match closes {
+            true => {
+                db.close().unwrap();
+                media
+            }
+            false => {
+                let image = media.image();
+                drop(db);
+                media.shutdown();
+                image.crash(CrashKind::Process, 1)
+            }
+        };
+        let db = open(&media, &without_medium()).unwrap();
+        assert_eq!(db.stats().log_gap, !closes, "closing has seen to it");
+        db.wait_idle().unwrap();
+        assert!(!db.stats().log_gap);
+        put(&db, 100..120, Durability::Sync);
+        let image = media.image();
+        drop(db);
+        media.shutdown();
+        without_its_memory(&image, 120);
+    }
+}
+
+#[test]
+fn a_memory_is_given_up_for_its_own_database_alone_and_where_it_was() {
+    let media = SimMedia::new(9);
+    let elsewhere =
+        |path: &str| without_medium().medium(Medium::Pmem(tiny_memory().trailing_log(true).path(path)));
+    let other = Db::open_on(media.clone() as Arc<dyn Media>, "/other", elsewhere("/pm-other")).unwrap();
+    let t = other.create_subtable("t", tiny_table()).unwrap();
+    t.put(b"k", b"v").unwrap();
+    let db = open(&media, &elsewhere("/pm")).unwrap();
+    put(&db, 0..10, Durability::Buffered);
+    db.close().unwrap();
+    // By a slip, what another one has open.
+    let e = open(&media, &elsewhere("/pm-other").renew_memory(true)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    // By another one, where nothing is.
+    let e = open(&media, &elsewhere("/pm-new").renew_memory(true)).unwrap_err();
+    assert_eq!((e.kind(), e.file()), (ErrorKind::InvalidArgument, Some(Path::new("/pm"))), "{e}");
+    let db = open(&media, &without_medium()).unwrap();
+    assert_eq!(prefix(&db), 10);
+    db.close().unwrap();
+    assert_eq!(t.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    drop(t);
+    other.close().unwrap();
+    // What is damaged is put aside, and what was put aside stays.
+    for round in 0..3 {
+        let file = media.open(Path::new("/pm"), WRITE).unwrap();
+        file.write_at(b"garbage!", 0).unwrap();
+        drop(file);
+        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert!(db.stats().pmem_renewed);
+        assert_eq!(prefix(&db), 10);
+        db.close().unwrap();
+        assert!(media.exists(Path::new(&format!("/pm.lost-{round}"))).unwrap());
     }
 }
 

@@ -268,7 +268,9 @@ fn verify(
     covered: &mut Covered,
     rng: &mut Rng,
 ) -> Outcome {
-    let db = Db::open(dir, plan::options(medium, rng)).map_err(|e| format!("open: {e}"))?;
+    let lost = !dir.join("pmem").exists();
+    let db =
+        Db::open(dir, plan::options(medium, rng).renew_memory(lost)).map_err(|e| format!("open: {e}"))?;
     let tables = plan::subtables(&db, rng)?;
     plan::end_in_doubt(&db, rng)?;
     for (writer, acknowledged) in record.acknowledged.iter_mut().enumerate() {

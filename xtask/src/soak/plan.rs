@@ -252,7 +252,6 @@ pub(super) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };
     let memory = PmemOptions::new((4 << 20) << rng.below(2)).zone_bytes(128 << 10);
     Options::new()
-        .renew_memory(true)
         .medium(match medium {
             SoakMedium::Log => Medium::Log,
             SoakMedium::Pmem => Medium::Pmem(memory.mode(PmemMode::StandIn)),

@@ -110,6 +110,7 @@ impl Engine {
         let before = table.flushed_bytes.load(Ordering::Relaxed);
         table.flushed_bytes.store((before + size) / 2, Ordering::Relaxed);
         drop(memtable);
+        self.close_gap()?;
         self.update_pressure();
         self.progress.notify_all();
         Ok(true)
@@ -160,6 +161,31 @@ impl Engine {
         let needed = self.oldest_needed(self.sync_settled()?, |_| None);
         self.manifest.append(&[self.log_position(needed)])?;
         self.journal.release_before(needed)
+    }
+
+    /// Once all that the log lacked is in extents, has the manifest say that nothing before is needed: from then on the log is enough. Flushes
+    /// of several subtables, each of which finds another one's memtable still there, would leave that unsaid.
+    pub(crate) fn close_gap(&self) -> Result<()> {
+        let Some(gap) = self.journal.live_gap() else { return Ok(()) };
+        if self.oldest_needed(self.settled(), |_| None) >= gap.end {
+            self.release_log()?;
+            self.journal.gap_is_closed();
+        }
+        Ok(())
+    }
+
+    /// Has all that the log lacks written out, and waits.
+    pub(crate) fn mend_log(self: &Arc<Self>) -> Result<()> {
+        if self.journal.live_gap().is_some() {
+            for table in self.tables.load_full().all().filter(|t| !t.is_dropped()) {
+                match self.flush_table(table) {
+                    Err(e) if e.kind() == ErrorKind::SubtableDropped => {}
+                    done => done?,
+                }
+            }
+            self.close_gap()?;
+        }
+        Ok(())
     }
 
     /// The edit that says from where on the log is needed.

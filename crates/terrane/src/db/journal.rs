@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_base::{Error, Lsn, Result};
 use terrane_media::PmemMode;
@@ -19,12 +20,21 @@ pub(crate) enum Journal {
     /// commit is in both before it is ordered; so after the death of the process the chains have nothing that the log lacks. After a power
     /// failure the log is all that is needed in the page cache; on a device the chains have more, and the log is what is left when the device
     /// is lost.
-    Chains {
-        chains: Arc<Chains>,
-        trailing: Option<Log>,
-        /// Where the log lacks what the chains had, since the last power failure; empty if it lacks nothing.
-        gap: Range<Lsn>,
-    },
+    Chains { chains: Arc<Chains>, trailing: Option<Log>, gap: Gap },
+}
+
+/// Where the log lacks what the chains had, since the last power failure, until all of that is in extents. There may be none.
+#[derive(Debug)]
+pub(crate) struct Gap {
+    range: Range<Lsn>,
+    live: AtomicBool,
+}
+
+impl Gap {
+    /// One that the log has; none if it is empty.
+    pub(crate) fn new(range: Range<Lsn>) -> Self {
+        Gap { live: AtomicBool::new(!range.is_empty()), range }
+    }
 }
 
 impl Journal {
@@ -75,8 +85,23 @@ impl Journal {
     /// Where an opening can begin to read that needs all from `lsn` on: where an entry begins. Within a gap none does for each commit.
     pub(crate) fn readable_from(&self, lsn: Lsn) -> Lsn {
         match self {
-            Journal::Chains { gap, .. } if gap.contains(&lsn) => gap.start,
+            Journal::Chains { gap, .. } if gap.range.contains(&lsn) => gap.range.start,
             _ => lsn,
+        }
+    }
+
+    /// What the log lacks still.
+    pub(crate) fn live_gap(&self) -> Option<Range<Lsn>> {
+        match self {
+            Journal::Chains { gap, .. } if gap.live.load(Ordering::Acquire) => Some(gap.range.clone()),
+            _ => None,
+        }
+    }
+
+    /// The manifest says that nothing in the gap is needed any more.
+    pub(crate) fn gap_is_closed(&self) {
+        if let Journal::Chains { gap, .. } = self {
+            gap.live.store(false, Ordering::Release);
         }
     }
 

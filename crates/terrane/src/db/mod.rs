@@ -261,12 +261,13 @@ impl Db {
         self.engine.rollback_prepared(xid)
     }
 
-    /// Makes everything committed so far survive a power failure.
+    /// Makes everything committed so far survive a power failure, and the loss of a device of persistent memory that has a log behind it.
     ///
     /// # Errors
     /// [`ErrorKind::Poisoned`], I/O errors.
     pub fn sync(&self) -> Result<()> {
-        self.engine.commit(WriteBatch::new(), Form::plain(Durability::Sync)).map(|_| ())
+        self.engine.commit(WriteBatch::new(), Form::plain(Durability::Sync))?;
+        self.engine.mend_log()
     }
 
     /// A picture of the whole database at this moment. Cheap; does no I/O.

@@ -83,6 +83,9 @@ pub struct Stats {
     pub pmem_bytes: u64,
     /// Bytes of those that memtables have, or commits on their way may take.
     pub pmem_used: u64,
+    /// The log behind a device of persistent memory lacks commits that a power failure took from it, and that are not written out yet: until
+    /// then the database needs the device.
+    pub log_gap: bool,
     /// Bytes of those that hold blocks which the cache had no room for.
     pub pmem_cache_bytes: u64,
     /// Lookups of blocks that those answered.
@@ -217,6 +220,7 @@ impl Engine {
             memtable_budget: self.memory.limit() as u64,
             pmem_bytes,
             pmem_used,
+            log_gap: self.journal.live_gap().is_some(),
             pmem_cache_bytes: shelf.map_or(0, |shelf| shelf.bytes()),
             pmem_cache_hits: shelf.map_or(0, |shelf| shelf.found()),
             pmem_renewed,

@@ -16,7 +16,7 @@ const LOCK: &str = "LOCK";
 pub(crate) const MEMORY: &str = "pmem";
 /// What a database's files are called, besides the lock: exact names, and prefixes followed by digits.
 const NAMES: [&str; 5] = ["SUPER", "SUPER.tmp", "tail", MEMORY, "pmem.new"];
-const PREFIXES: [&str; 3] = ["data-", "log-", "manifest-"];
+const PREFIXES: [&str; 4] = ["data-", "log-", "manifest-", "pmem.lost-"];
 
 fn is_ours(name: &str) -> bool {
     NAMES.contains(&name) || PREFIXES.iter().any(|p| is_numbered(p, name))

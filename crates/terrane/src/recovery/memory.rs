@@ -12,7 +12,7 @@
 //!
 //! A memory on a device may have a log beside it too. After a power failure it has more than the log, and keeps it: the log goes on behind
 //! a gap ([`crate::log`]), and what the gap stands for is written out at once. If it is lost, a new one is made if [`Options::renew_memory`]
-//! says so, and has what the log has; unless there is a gap in that.
+//! says so, and has what the log has; unless there is a gap in that ([`super::renew`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -25,17 +25,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use terrane_base::reclaim::Clock;
-use terrane_base::{Error, ErrorKind, Lsn, MemoryBudget, Result, SubtableId};
+use terrane_base::{Error, Lsn, MemoryBudget, Result, SubtableId};
 use terrane_chainlog::{Chain, Space, recover};
 use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
 use terrane_media::{Media, PmemMode, Pool, Signal};
 
 use crate::chains::Chains;
 use crate::levels::{DbState, ManifestStore};
-use crate::log::{FIRST_LSN, LogOptions};
+use crate::log::FIRST_LSN;
 use crate::memtable::Memtable;
 use crate::options::{IndexKind, Medium, Options, PmemOptions};
 use crate::recovery::make_memtables;
+use crate::recovery::renew::Renewal;
 use crate::recovery::replay::{self, Replayed};
 use crate::recovery::target::Target;
 
@@ -45,13 +46,10 @@ const IN_FLIGHT: usize = 4;
 /// A memory that is open.
 pub(super) struct Opened {
     pub(super) space: Arc<Space>,
-    place: MemoryPlace,
-    path: PathBuf,
-    uuid: [u8; 16],
+    pub(super) place: MemoryPlace,
+    pub(super) path: PathBuf,
     /// It was made anew, for what there was could not be used.
-    is_new: bool,
-    /// Whether it may be, of one whose log may have less.
-    renew: bool,
+    pub(super) is_new: bool,
 }
 
 /// What was found in a memory.
@@ -70,16 +68,16 @@ pub(super) struct InMemory {
 /// The memory of a database, open; `None` if it has a log and nothing else.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] if `options` ask for another medium than it has; [`ErrorKind::NotFound`] if its memory is gone and there is no
-/// log beside it; what opening one fails with.
+/// [`terrane_base::ErrorKind::InvalidArgument`] if `options` ask for another medium than it has; as [`Renewal::instead`] if its memory cannot be used; what
+/// opening one fails with.
 pub(super) fn open(
-    media: &dyn Media,
     dir: &Path,
     manifest: &ManifestStore,
-    state: &DbState,
     options: &Options,
+    renewal: &mut Renewal<'_>,
 ) -> Result<Option<Opened>> {
-    let (uuid, renew) = (manifest.superblock().uuid, options.renew_memory);
+    let (media, uuid, state) = (&**renewal.media, renewal.uuid, renewal.state);
+    let at = |place: &MemoryPlace| dir.join(PathBuf::from(OsStr::from_bytes(&place.path)));
     let place = match (&state.memory, &options.medium) {
         (None, None | Some(Medium::Log)) => return Ok(None),
         // Never open before, so nothing was committed.
@@ -89,10 +87,9 @@ pub(super) fn open(
             if !media.exists(&path)? {
                 Space::create(media, &path, &wanted.plan(), uuid, place.number)?;
             }
-            let opened = open_place(media, path, place, uuid, false)?;
-            manifest.append(&[Edit::Memory(opened.place.clone())])?;
-            // Nothing was ever in it.
-            return Ok(Some(Opened { is_new: false, renew, ..opened }));
+            let space = Space::open(media, &path, mode_of(place.mode), uuid, place.number)?;
+            manifest.append(&[Edit::Memory(place.clone())])?;
+            return Ok(Some(Opened { space, place, path, is_new: false }));
         }
         (None, Some(Medium::Pmem(_))) => return Err(other_medium("a log", dir)),
         (Some(_), Some(Medium::Log)) => return Err(other_medium("persistent memory", dir)),
@@ -103,86 +100,19 @@ pub(super) fn open(
             if kind(had) != kind(&wanted) {
                 return Err(other_medium("another mode of memory, with a log or without one", dir));
             }
+            renewal.was_at = (at(had) != at(&wanted)).then(|| at(had));
             wanted
         }
     };
-    let path = dir.join(PathBuf::from(OsStr::from_bytes(&place.path)));
-    let opened = open_place(media, path, place, uuid, renew)?;
+    let path = at(&place);
+    let opened = match Space::open(media, &path, mode_of(place.mode), uuid, place.number) {
+        Ok(space) => Opened { space, place, path, is_new: false },
+        Err(e) => renewal.instead(e, path, place)?,
+    };
     if Some(&opened.place) != state.memory.as_ref() {
         manifest.append(&[Edit::Memory(opened.place.clone())])?;
     }
     Ok(Some(opened))
-}
-
-fn open_place(
-    media: &dyn Media,
-    path: PathBuf,
-    place: MemoryPlace,
-    uuid: [u8; 16],
-    renew: bool,
-) -> Result<Opened> {
-    use ErrorKind::{Corruption, NotFound, Stale};
-    let in_page_cache = place.mode == MemoryMode::PageCache;
-    match Space::open(media, &path, mode_of(place.mode), uuid, place.number) {
-        Ok(space) => Ok(Opened { space, place, path, uuid, is_new: false, renew }),
-        Err(e) if in_page_cache && matches!(e.kind(), NotFound | Stale) => {
-            make_anew(media, path, place, uuid, renew)
-        }
-        Err(e) if place.has_log && renew && matches!(e.kind(), NotFound | Stale | Corruption) => {
-            make_anew(media, path, place, uuid, renew)
-        }
-        Err(e) if e.kind() == NotFound => {
-            let hint = match place.has_log {
-                true => {
-                    "mount it, or say where it is (PmemOptions::path); if it is lost, Options::renew_memory has a new one made, \
-                         with what the log has: all but the newest commits"
-                }
-                false => "mount it, or say where it is (PmemOptions::path); it has the newest commits",
-            };
-            Err(Error::new(NotFound, "the database's persistent memory is not there")
-                .with_file(&path)
-                .with_hint(hint))
-        }
-        Err(e) if matches!(e.kind(), Corruption | Stale) => Err(damaged(&place, e)),
-        Err(e) => Err(e),
-    }
-}
-
-/// An error about a memory that is damaged, with what can be done about it.
-fn damaged(place: &MemoryPlace, e: Error) -> Error {
-    match (place.mode, place.has_log) {
-        _ if !matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Stale) => e,
-        (_, false) if e.kind() == ErrorKind::Corruption => {
-            e.with_hint("restore the database, its memory with it, from a backup")
-        }
-        (_, false) => e,
-        (MemoryMode::PageCache, true) => e.with_hint(
-            "Options::renew_memory has a new one made in its place: the log beside it has all that is in it",
-        ),
-        (_, true) => e.with_hint(
-            "Options::renew_memory has a new one made in its place, with what the log has: all but the newest commits",
-        ),
-    }
-}
-
-/// Makes a memory in the place of one that is of no use. Until the manifest has its number, and so before there is anything in it, this may be
-/// cut short and done again.
-fn make_anew(
-    media: &dyn Media,
-    path: PathBuf,
-    place: MemoryPlace,
-    uuid: [u8; 16],
-    renew: bool,
-) -> Result<Opened> {
-    if media.exists(&path)? {
-        media.remove_file(&path)?;
-    }
-    let plan = PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan();
-    // One that comes back later, from elsewhere, is told by its number.
-    let place = MemoryPlace { number: place.number + 1, ..place };
-    Space::create(media, &path, &plan, uuid, place.number)?;
-    let space = Space::open(media, &path, mode_of(place.mode), uuid, place.number)?;
-    Ok(Opened { space, place, path, uuid, is_new: true, renew })
 }
 
 fn other_medium(has: &str, dir: &Path) -> Error {
@@ -202,7 +132,7 @@ fn recorded(wanted: &PmemOptions) -> MemoryPlace {
     MemoryPlace { path, mode, bytes: wanted.bytes, zone_bytes: wanted.zone_bytes, number: 0, has_log }
 }
 
-fn mode_of(mode: MemoryMode) -> PmemMode {
+pub(super) fn mode_of(mode: MemoryMode) -> PmemMode {
     match mode {
         MemoryMode::Device => PmemMode::Dax,
         MemoryMode::StandIn => PmemMode::StandIn,
@@ -221,56 +151,41 @@ pub(super) struct Means<'a> {
 /// Finds out what was committed, and builds memtables of it; of what the log beside it has too, where there is one.
 ///
 /// # Errors
-/// [`ErrorKind::Corruption`] for damage; what the memory fails with.
+/// [`terrane_base::ErrorKind::Corruption`] for damage; what the memory fails with.
 pub(super) fn restore(
     opened: Opened,
     manifest: &ManifestStore,
-    state: &DbState,
-    log: &LogOptions,
+    renewal: &Renewal<'_>,
     kinds: &BTreeMap<SubtableId, IndexKind>,
     means: &Means<'_>,
 ) -> Result<(Option<Replayed>, InMemory)> {
-    let Opened { space, place, path, uuid, is_new, renew } = opened;
-    let (has_log, in_page_cache) = (place.has_log, place.mode == MemoryMode::PageCache);
+    let Opened { space, place, path, is_new } = opened;
+    let state = renewal.state;
     // As large as it was: that has been told.
     let place = MemoryPlace { bytes: space.file_bytes(), zone_bytes: space.zone_bytes() as u64, ..place };
-    let anew = |place: MemoryPlace| {
-        let anew = make_anew(&**means.media, path, place, uuid, renew)?;
-        manifest.append(&[Edit::Memory(anew.place.clone())])?;
+    let use_anew = |anew: Opened| {
+        manifest.append(&[Edit::Memory(anew.place)])?;
         read_back(anew.space, true, state, kinds, means)
     };
-    let found = read_back(space, is_new, state, kinds, means);
-    if !has_log {
-        return Ok((None, found.map_err(|e| damaged(&place, e))?));
-    }
-    let (mut found, anew) = match found {
-        Err(e) if e.kind() == ErrorKind::Corruption && renew => (anew(place)?, None),
-        found => (found.map_err(|e| damaged(&place, e))?, Some(|| anew(place))),
+    let mut found = match read_back(space, is_new, state, kinds, means) {
+        Err(e) => use_anew(renewal.instead(e, path.clone(), place.clone())?)?,
+        Ok(found) => found,
     };
+    if !place.has_log {
+        return Ok((None, found));
+    }
     let replay = |found: &InMemory| {
         let make = make_memtables(kinds, means.budget, means.clock, means.media);
-        replay::replay(means.media, log, state, found.targets(state), make)
+        replay::replay(means.media, renewal.log, state, found.targets(state), make)
     };
     let mut replayed = replay(&found)?;
-    if replayed.log.end < found.end
-        && in_page_cache
-        && let Some(anew) = anew
-    {
+    if replayed.log.end < found.end && place.mode == MemoryMode::PageCache {
         // What the log had in its tail alone it gave up when a write failed: it is what was promised, and all that later commits stand behind.
         drop((replayed, found));
-        found = anew()?;
+        found = use_anew(renewal.make(path, place)?)?;
         replayed = replay(&found)?;
     }
     found.gap = replayed.gap.clone();
-    if let (true, Range { start: from, end: to }) = (found.chains.is_renewed(), replayed.gap.clone())
-        && from < to
-    {
-        let what = format!(
-            "the log lacks the commits from LSN {from} to {to}, which only the memory had that is lost"
-        );
-        return Err(Error::corruption(what)
-            .with_hint("bring that memory back, or restore the database from a backup"));
-    }
     found.join(std::mem::take(&mut replayed.beside), replayed.log.end, kinds, means)?;
     Ok((Some(replayed), found))
 }
@@ -346,8 +261,8 @@ impl InMemory {
         targets.collect()
     }
 
-    /// Puts what the log had beside the chains between their memtables. Commits go on behind its end, or the chains' if they have more: then
-    /// all that there is is written out at once, for that is not in the log.
+    /// Puts what the log had beside the chains between their memtables. Commits go on behind its end, or the chains' if they have more. Where
+    /// the log lacks anything, all that there is is written out at once.
     fn join(
         &mut self,
         beside: HashMap<SubtableId, Vec<(usize, Arc<Memtable>)>>,
@@ -355,7 +270,7 @@ impl InMemory {
         kinds: &BTreeMap<SubtableId, IndexKind>,
         means: &Means<'_>,
     ) -> Result<()> {
-        let exposed = end < self.end;
+        let exposed = end < self.end || !self.gap.is_empty();
         self.end = self.end.max(end);
         let end = self.end;
         // In one order, for what is made takes numbers.

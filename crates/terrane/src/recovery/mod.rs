@@ -17,6 +17,7 @@
 mod create;
 mod memory;
 pub(crate) mod options;
+mod renew;
 mod replay;
 mod stages;
 mod target;
@@ -42,7 +43,7 @@ pub(crate) use create::{MEMORY, destroy};
 use crate::chains::Chains;
 use crate::db::engine::{Engine, Tables};
 use crate::db::homes::Estates;
-use crate::db::journal::Journal;
+use crate::db::journal::{Gap, Journal};
 use crate::db::table::Table;
 use crate::levels::{
     DbState, Extent, Ids, ManifestStore, Poison, Reclaimer, Space, SpaceOptions, Survey, Version,
@@ -51,6 +52,7 @@ use crate::log::{Log, LogOptions};
 use crate::memtable::Memtable;
 use crate::options::{CompactionMode, IndexKind, Options};
 use crate::read::rows::RowCache;
+use crate::recovery::renew::Renewal;
 use crate::recovery::target::Target;
 use crate::txn::shared::Transactions;
 
@@ -76,7 +78,19 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     if let Some(simd) = options.tuning.simd {
         simd.use_at_most();
     }
-    let in_memory = memory::open(&*media, dir, &manifest, &state, &options)?;
+    let mut log_options = LogOptions::new(dir, uuid);
+    log_options.segment_bytes = options.tuning.segment_bytes;
+    log_options.tail_bytes = options.tuning.tail_bytes;
+    log_options.drain_bytes = options.tuning.drain_bytes;
+    let mut renewal = Renewal {
+        media: &media,
+        log: &log_options,
+        state: &state,
+        uuid,
+        wanted: options.renew_memory,
+        was_at: None,
+    };
+    let in_memory = memory::open(dir, &manifest, &options, &mut renewal)?;
     let mut options = options;
     if let Some(opened) = &in_memory {
         options.memtable_bytes = Chains::budget(&opened.space);
@@ -92,10 +106,6 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     space_options.grow_bytes = space_options.grow_bytes.min(options.tuning.data_file_bytes / 4);
     let mut survey = Survey::new(media.clone(), dir, space_options, &state, poison.clone())?;
     let ids = Arc::new(Ids::new(&state.next));
-    let mut log_options = LogOptions::new(dir, uuid);
-    log_options.segment_bytes = options.tuning.segment_bytes;
-    log_options.tail_bytes = options.tuning.tail_bytes;
-    log_options.drain_bytes = options.tuning.drain_bytes;
     let kinds = index_kinds(&state)?;
     let (mut replayed, mut in_memory, memtables) = match in_memory {
         None => {
@@ -110,8 +120,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         Some(opened) => {
             let means =
                 memory::Means { media: &media, budget: &memory, clock: &clock, lost_space: &lost_space };
-            let (replayed, mut found) =
-                memory::restore(opened, &manifest, &state, &log_options, &kinds, &means)?;
+            let (replayed, mut found) = memory::restore(opened, &manifest, &renewal, &kinds, &means)?;
             let memtables = std::mem::take(&mut found.memtables);
             (replayed, Some(found), memtables)
         }
@@ -163,12 +172,14 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
             let end = log.advanced_lsn();
             let journal = match found {
                 None => Journal::Log(log),
-                Some(found) => Journal::Chains { chains: found.chains.clone(), trailing: Some(log), gap },
+                Some(found) => {
+                    Journal::Chains { chains: found.chains.clone(), trailing: Some(log), gap: Gap::new(gap) }
+                }
             };
             (journal, end)
         }
         (None, Some(found)) => {
-            (Journal::Chains { chains: found.chains.clone(), trailing: None, gap: 0..0 }, found.end)
+            (Journal::Chains { chains: found.chains.clone(), trailing: None, gap: Gap::new(0..0) }, found.end)
         }
         (None, None) => return Err(Error::corruption("the database has neither a log nor a memory")),
     };
@@ -298,6 +309,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let _ = wake.set(Arc::downgrade(&engine));
     engine.adopt(in_doubt, &state.stages)?;
     engine.update_pressure();
+    engine.close_gap()?;
     engine.schedule_flushes();
     engine.schedule_compactions();
     Ok(engine)
@@ -357,7 +369,9 @@ impl Engine {
         // A long log would make the next opening slow. It is no less safe: whatever this comes to, the rest is done.
         let mut flushed = Ok(());
         let is_long = self.journal.chains().is_none() && self.memory.used() as u64 > FLUSH_AT_CLOSE;
-        if is_long && !self.journal.is_poisoned() {
+        // What the log lacks would be lost with the memory.
+        let is_exposed = self.journal.live_gap().is_some();
+        if (is_long || is_exposed) && !self.journal.is_poisoned() {
             for table in self.tables.load().all() {
                 if !table.is_dropped() {
                     flushed = flushed.and(self.flush_table(table));

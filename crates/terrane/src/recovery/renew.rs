@@ -1,0 +1,153 @@
+//! Giving a memory up, and what takes its place.
+//!
+//! In the page cache a memory is made anew whenever it is of no use: the log beside it has all that it had. On a device the log has less, so that
+//! is done only if it was asked for ([`crate::Options::renew_memory`]), and only once it is known that the log has no gap
+//! ([`crate::log`]). Nothing is removed there: what lay at the place is put aside, as `NAME.lost-N`.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_base::{Error, ErrorKind, Result};
+use terrane_chainlog::Space;
+use terrane_format::batch::EntryKind;
+use terrane_format::manifest::{MemoryMode, MemoryPlace};
+use terrane_media::Media;
+
+use crate::levels::DbState;
+use crate::log::{Log, LogOptions, RecoverFrom};
+use crate::options::PmemOptions;
+use crate::recovery::memory::{Opened, mode_of};
+
+/// What it takes to make one.
+#[derive(Clone)]
+pub(super) struct Renewal<'a> {
+    pub(super) media: &'a Arc<dyn Media>,
+    pub(super) log: &'a LogOptions,
+    pub(super) state: &'a DbState,
+    pub(super) uuid: [u8; 16],
+    /// Whether it was asked for.
+    pub(super) wanted: bool,
+    /// Where the database's memory was, if it is looked for elsewhere.
+    pub(super) was_at: Option<PathBuf>,
+}
+
+impl Renewal<'_> {
+    /// A new memory, where `e` says that the one at this place is of no use and there may be another one.
+    ///
+    /// # Errors
+    /// `e`, with what can be done about it; [`ErrorKind::Corruption`] if the log lacks what the memory had;
+    /// [`ErrorKind::InvalidArgument`] if the memory is elsewhere; what making one fails with.
+    pub(super) fn instead(&self, e: Error, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
+        use ErrorKind::{Corruption, NotFound, Stale};
+        let in_page_cache = place.mode == MemoryMode::PageCache;
+        match e.kind() {
+            NotFound | Stale if in_page_cache => self.make(path, place),
+            NotFound | Stale | Corruption if place.has_log && self.wanted => {
+                if !in_page_cache {
+                    self.check(&path)?;
+                }
+                self.make(path, place)
+            }
+            _ => Err(hinted(&place, e, &path)),
+        }
+    }
+
+    /// Makes a memory. Until the manifest has its number, and so before there is anything in it, this may be cut short and done
+    /// again.
+    pub(super) fn make(&self, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
+        let media = &**self.media;
+        if media.exists(&path)? {
+            match place.mode {
+                MemoryMode::PageCache => media.remove_file(&path)?,
+                _ => media.rename(&path, &aside(media, &path)?)?,
+            }
+        }
+        let plan = PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan();
+        // One that comes back later, from elsewhere, is told by its number.
+        let place = MemoryPlace { number: place.number + 1, ..place };
+        Space::create(media, &path, &plan, self.uuid, place.number)?;
+        let space = Space::open(media, &path, mode_of(place.mode), self.uuid, place.number)?;
+        Ok(Opened { space, place, path, is_new: true })
+    }
+
+    /// Whether the log is enough to go on without a device.
+    fn check(&self, path: &Path) -> Result<()> {
+        if let Some(was_at) = &self.was_at
+            && self.media.exists(was_at)?
+        {
+            let what = "the database's persistent memory is here, and not where it is looked for";
+            return Err(Error::invalid(what)
+                .with_file(was_at)
+                .with_hint("say so (PmemOptions::path), or take it away if it is of no use"));
+        }
+        let log = &self.state.log;
+        let from = RecoverFrom {
+            lsn: log.first_lsn,
+            durable: log.durable_lsn,
+            generation: log.generation,
+            clean: log.clean,
+        };
+        let mut gap = None;
+        Log::recover(self.media, self.log, from, &mut |piece| {
+            for (header, _) in piece.entries().filter(|(header, _)| header.kind == EntryKind::Gap) {
+                let (from, _) = gap.unwrap_or((header.lsn, header.end()));
+                gap = Some((from, header.end()));
+            }
+            Ok(())
+        })?;
+        let Some((from, to)) = gap else { return Ok(()) };
+        let what = format!(
+            "the log lacks the commits from LSN {from} to {to}, which only the memory has that is gone"
+        );
+        Err(Error::corruption(what)
+            .with_file(path)
+            .with_hint("bring that memory back, or restore the database from a backup"))
+    }
+}
+
+/// A name for what lies at `path`, where nothing is.
+fn aside(media: &dyn Media, path: &Path) -> Result<PathBuf> {
+    let mut number = 0;
+    loop {
+        let mut name = OsString::from(path);
+        name.push(format!(".lost-{number}"));
+        if !media.exists(Path::new(&name))? {
+            return Ok(name.into());
+        }
+        number += 1;
+    }
+}
+
+/// An error about a memory that is of no use as it is, with what can be done about it.
+pub(super) fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
+    let renew = match place.mode {
+        MemoryMode::PageCache => {
+            "Options::renew_memory (terrane --renew-memory) has a new one made in its place: the log beside it has all that is in it"
+        }
+        _ => {
+            "if it is lost, Options::renew_memory (terrane --renew-memory) has a new one made, with what the log has: all but the \
+             newest commits"
+        }
+    };
+    let hint = match e.kind() {
+        ErrorKind::NotFound if place.has_log => {
+            format!("mount it, or say where it is (PmemOptions::path); {renew}")
+        }
+        ErrorKind::NotFound => {
+            "mount it, or say where it is (PmemOptions::path); it has the newest commits".to_owned()
+        }
+        ErrorKind::Corruption | ErrorKind::Stale if place.has_log => renew.to_owned(),
+        ErrorKind::Corruption => "restore the database, its memory with it, from a backup".to_owned(),
+        _ => return e,
+    };
+    let message = match e.kind() {
+        ErrorKind::NotFound => "the database's persistent memory is not there".to_owned(),
+        _ => e.message().to_owned(),
+    };
+    let mut told = Error::new(e.kind(), message).with_file(e.file().unwrap_or(path)).with_hint(hint);
+    if let Some(at) = e.offset() {
+        told = told.with_offset(at);
+    }
+    told
+}
