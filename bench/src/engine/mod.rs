@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     TerraneCores,
     /// terrane, with persistent memory in place of a log: simulated, an ordinary file with the instructions of a device
     TerranePm,
+    /// terrane-pm, but what commits do not need of its memory stays empty
+    TerranePmBare,
     /// terrane-pm, with a log that trails behind
     TerranePmLog,
     /// terrane-pm with all other files in main memory too, as if everything were on such a device
@@ -99,6 +101,7 @@ impl Kind {
             Kind::TerraneCold => "terrane-cold",
             Kind::TerraneCores => "terrane-cores",
             Kind::TerranePm => "terrane-pm",
+            Kind::TerranePmBare => "terrane-pm-bare",
             Kind::TerranePmLog => "terrane-pm-log",
             Kind::TerranePmMemory => "terrane-pm-memory",
             Kind::TerraneSkiplist => "terrane-skiplist",
@@ -138,7 +141,8 @@ impl Kind {
 
     /// Whether its persistent memory, which is simulated, is a file apart from its database.
     pub(crate) fn has_memory(self) -> bool {
-        matches!(self, Kind::TerranePm | Kind::TerranePmLog | Kind::TerranePmMemory)
+        use Kind::{TerranePm, TerranePmBare, TerranePmLog, TerranePmMemory};
+        matches!(self, TerranePm | TerranePmBare | TerranePmLog | TerranePmMemory)
     }
 
     /// Whether all its files are in main memory.

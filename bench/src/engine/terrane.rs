@@ -78,6 +78,7 @@ impl Terrane {
             .cache_bytes(s.cache_bytes as usize)
             .tuning(Tuning {
                 compact: !(s.hold_compactions || piled),
+                pmem_cache: entrant.kind != Kind::TerranePmBare,
                 l0_runs: if piled { usize::MAX / 2 } else { Tuning::default().l0_runs },
                 simd,
                 swizzling,

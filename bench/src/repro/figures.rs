@@ -92,6 +92,11 @@ pub(super) const ALL: &[Figure] = &[
         parts: pm_index,
     },
     Figure {
+        name: "pm-cache",
+        about: "reads of more than the cache holds, with persistent memory that has room, used for blocks and not (simulated)",
+        parts: pm_cache,
+    },
+    Figure {
         name: "page-cache",
         about: "small records in memory in the page cache, with a log behind it, beside unsynced RocksDB",
         parts: page_cache,
@@ -447,6 +452,20 @@ fn pm_ycsb() -> Vec<Part> {
         ]
     });
     parts.collect()
+}
+
+/// A cache of an eighth of the records, and a memory of half of them.
+fn pm_cache() -> Vec<Part> {
+    let claims = [W::YcsbA, W::YcsbB, W::YcsbC].into_iter().flat_map(|w| {
+        [Of::Speed, Of::TailAgainst].map(|of| Claim {
+            whose: PM,
+            against: "terrane-pm-bare",
+            ..stated(w, of).with(2)
+        })
+    });
+    let command = "--workload ycsb-a,ycsb-b,ycsb-c --threads 2 --engine terrane-pm,terrane-pm-bare --records 2000000 --key-bytes 8 \
+                   --value-bytes 500 --memtable-mib 512 --cache-mib 128 --direct --ops 1000000000 --seconds 10";
+    vec![Part::Rows { command: command.to_owned(), claims: claims.collect() }]
 }
 
 /// What the reference's global index is for: reads while nothing goes to the disk, and load that goes on.
