@@ -43,7 +43,10 @@ impl LentZone {
     /// [`terrane_base::ErrorKind::InvalidArgument`] for a place outside of the zone; what the memory fails with.
     pub fn store(&self, at: usize, bytes: &[u8]) -> Result<()> {
         self.check(at, bytes.len().next_multiple_of(8))?;
-        self.space.pmem().write(self.at + at, bytes)
+        let stored = self.space.pmem().write(self.at + at, bytes);
+        // Nothing of it may come late, over what the zone's next owner writes.
+        self.space.fence();
+        stored
     }
 
     /// Loads what was stored at a place.
@@ -68,5 +71,45 @@ impl Drop for LentZone {
         if let Some(lent) = self.lent.take() {
             self.space.give_back(lent);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use terrane_halloc::Plan;
+    use terrane_media::sim::SimMedia;
+    use terrane_media::PmemMode;
+
+    use super::*;
+
+    /// Whoever has the zone next may be another thread, whose fences say nothing of what this one has stored.
+    #[test]
+    fn what_was_stored_is_in_its_place_before_anybody_else_has_the_zone() {
+        let media = SimMedia::new(1);
+        let path = Path::new("/pm");
+        let plan = Plan { bytes: 1 << 20, subtables: 1, memtables: 4, zone_bytes: 64 << 10 };
+        Space::create(&*media, path, &plan, [1; 16], 0).unwrap();
+        let space = Space::open(&*media, path, PmemMode::Dax, [1; 16], 0).unwrap();
+        let all = space.free();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let zone = LentZone::take(&space).unwrap();
+                let before = media.image().pm_states();
+                zone.store(4096, &[7; 5000]).unwrap();
+                assert_eq!(media.image().pm_states(), before, "nothing more is on its way");
+                let mut found = [0; 5000];
+                zone.load(4096, &mut found).unwrap();
+                assert_eq!(found, [7; 5000]);
+                assert!(
+                    zone.store(zone.len() - 8, &[1; 9]).is_err() && zone.load(zone.len(), &mut [0]).is_err()
+                );
+            });
+        });
+        assert_eq!(space.free(), all);
+        let admission = space.admit(all - all / 4).unwrap();
+        assert!(LentZone::take(&space).is_none(), "what is left is for commits");
+        drop(admission);
     }
 }

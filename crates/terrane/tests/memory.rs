@@ -224,7 +224,8 @@ fn what_commits_do_not_need_holds_blocks_until_they_do() {
     assert!(read.pmem_cache_hits > 100 && read.pmem_cache_hits > read.cache_misses / 2, "{read:?}");
     let misses = read.cache_misses;
     check(&t, 0);
-    assert!(db.stats().cache_misses - misses < 20, "all of it is in memory");
+    let misses = db.stats().cache_misses - misses;
+    assert!(misses < ROWS / 10, "nearly all of it is in memory: {misses}");
 
     let mut least = read.pmem_cache_bytes;
     for round in 1..4 {

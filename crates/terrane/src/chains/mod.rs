@@ -43,8 +43,8 @@ use crate::chains::shelf::Shelf;
 
 /// Of how many parts of all zones' bytes one is left out of the memtables' budget: commits on their way may need zones beyond it.
 const SPARE: usize = 8;
-/// Of how many parts of all zones one is asked back from the shelf at a time.
-const GIVEN_BACK: usize = 32;
+/// Zones that are asked back from the shelf at a time.
+const GIVEN_BACK: usize = 2;
 /// Zones that are kept between commits at most.
 const KEPT: usize = 16;
 
@@ -86,7 +86,7 @@ impl Drop for Scarce<'_> {
 
 impl Chains {
     /// Of a memory whose commits end at `durable`; memtables made from here on have generations from `generation` on. `renewed`: see
-    /// [`Chains::is_renewed`].
+    /// [`Chains::is_renewed`]. `index_bytes`: see [`Shelf::new`].
     pub(crate) fn new(
         media: Arc<dyn Media>,
         space: Arc<Space>,
@@ -94,10 +94,12 @@ impl Chains {
         generation: u64,
         lost_space: Arc<ArcSwapOption<Error>>,
         renewed: bool,
+        index_bytes: usize,
     ) -> Self {
         // A small part of those that are spare.
         let kept = (space.zone_count() as usize / SPARE / 4).clamp(1, KEPT);
-        let shelf = (space.mode() != PmemMode::PageCache).then(|| Arc::new(Shelf::new(space.clone())));
+        let shelf =
+            (space.mode() != PmemMode::PageCache).then(|| Arc::new(Shelf::new(space.clone(), index_bytes)));
         Chains {
             media,
             space,
@@ -193,10 +195,16 @@ impl Chains {
         {
             return Some(kept);
         }
+        if let Some(shelf) =
+            self.shelf.as_ref().filter(|_| self.space.free() <= self.space.zone_count() / SPARE as u64)
+        {
+            // Before anybody has to wait for them. A few at a time: the caller commits.
+            shelf.give_back(GIVEN_BACK);
+        }
         if let Ok(zones) = self.space.admit(subtables as u64) {
             return Some(zones);
         }
-        self.shelf.as_ref()?.give_back(subtables.max(self.space.zone_count() as usize / GIVEN_BACK));
+        self.shelf.as_ref()?.give_back(subtables.max(GIVEN_BACK));
         self.space.admit(subtables as u64).ok()
     }
 
@@ -219,15 +227,10 @@ impl Chains {
 
     /// A commit has its places. What it has not opened is kept for the next one, for else each commit would change what all threads look at.
     pub(crate) fn done_with(&self, zones: Admission) {
-        if zones.left() == 1 {
-            if self.space.free() > self.space.zone_count() / SPARE as u64 {
-                let mut kept = self.own_kept().lock();
-                if kept.is_none() && self.scarce.load(Ordering::Relaxed) == 0 {
-                    *kept = Some(zones);
-                }
-            } else if let Some(shelf) = &self.shelf {
-                // Before commits have to wait for them.
-                shelf.give_back(self.space.zone_count() as usize / GIVEN_BACK);
+        if zones.left() == 1 && self.space.free() > self.space.zone_count() / SPARE as u64 {
+            let mut kept = self.own_kept().lock();
+            if kept.is_none() && self.scarce.load(Ordering::Relaxed) == 0 {
+                *kept = Some(zones);
             }
         }
         // Else they go back.

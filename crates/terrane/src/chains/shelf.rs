@@ -7,7 +7,7 @@
 //! # Concurrency
 //! The zone that is being filled and the order of the others are under one mutex, held to find a place or to let a zone go, not while
 //! blocks are copied; it is taken by readers that have missed and had to make room, who come from a device or from here. Places are under one mutex for each
-//! sixteenth of the extents. Whoever copies a block holds a counted reference to its zone, so a zone that is let go is used again, or given back,
+//! sixteenth of the extents. One reader at a time finds a further zone; others that need one meanwhile keep nothing. Whoever copies a block holds a counted reference to its zone, so a zone that is let go is used again, or given back,
 //! only behind its last reader.
 //!
 //! # Damage
@@ -15,7 +15,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use terrane_base::metrics::Counter;
@@ -25,16 +25,25 @@ use terrane_format::checksum;
 
 /// Mutexes of places.
 const SHARDS: usize = 16;
+/// Ordinary memory that a block takes: its place in a map that is half full at times, and its key.
+const BLOCK_BYTES: usize = 100;
+/// Frames that are smaller are not worth that.
+const LEAST: usize = 256;
 
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Shelf {
     space: Arc<Space>,
     zones: Mutex<Zones>,
+    /// Whoever has it finds a further zone.
+    extending: Mutex<()>,
     /// Of each extent the blocks that are here, by offset.
     places: [Mutex<HashMap<u64, HashMap<u32, Place>>>; SHARDS],
     /// Bytes of the zones that are lent.
     bytes: AtomicU64,
+    /// Blocks that were put into these, and how many are the most: each takes ordinary memory.
+    blocks: AtomicUsize,
+    most_blocks: usize,
     found: Counter,
 }
 
@@ -65,12 +74,16 @@ struct Place {
 }
 
 impl Shelf {
-    pub(crate) fn new(space: Arc<Space>) -> Self {
+    /// One that takes so many bytes of ordinary memory at most, about, for what it knows of blocks.
+    pub(crate) fn new(space: Arc<Space>, index_bytes: usize) -> Self {
         Shelf {
             space,
             zones: Mutex::default(),
+            extending: Mutex::default(),
             places: Default::default(),
             bytes: AtomicU64::new(0),
+            blocks: AtomicUsize::new(0),
+            most_blocks: index_bytes / BLOCK_BYTES,
             found: Counter::new(),
         }
     }
@@ -107,23 +120,32 @@ impl Shelf {
     /// A place for so many bytes, in the zone that is being filled, or in a further one.
     fn reserve(&self, len: usize) -> Option<(Arc<Zone>, usize)> {
         let bytes = len.next_multiple_of(8);
-        if bytes > self.space.zone_bytes() {
+        if bytes > self.space.zone_bytes() || len < LEAST {
             return None;
         }
         if let Some(place) = self.zones.lock().place(bytes) {
             return Some(place);
         }
-        let memory = match LentZone::take(&self.space) {
-            Some(memory) => memory,
-            None => {
-                let oldest = self.take_oldest()?;
-                if self.space.free() < self.space.zone_count() / SPARE {
-                    // Commits are short of zones: one more goes back to them.
-                    self.give_back(1);
-                }
-                // Where somebody reads it goes back to them behind him.
-                Arc::into_inner(oldest)?.memory
+        let _extending = self.extending.try_lock()?;
+        {
+            // Somebody may have done it a moment ago.
+            let mut zones = self.zones.lock();
+            match zones.place(bytes) {
+                _ if zones.closed => return None,
+                None => {}
+                place => return place,
             }
+        }
+        if self.space.free() < self.space.zone_count() / SPARE {
+            // Commits are short of zones.
+            self.give_back(1);
+            return None;
+        }
+        let more = self.blocks.load(Ordering::Relaxed) < self.most_blocks;
+        let memory = match more.then(|| LentZone::take(&self.space)).flatten() {
+            Some(memory) => memory,
+            // Where somebody reads it goes back behind him.
+            None => Arc::into_inner(self.take_oldest()?)?.memory,
         };
         self.fill_next(memory, bytes)
     }
@@ -150,8 +172,9 @@ impl Shelf {
     /// Has nobody find what a zone has; it is in the order no more.
     fn empty(&self, zone: &Arc<Zone>) {
         self.bytes.fetch_sub(zone.memory.len() as u64, Ordering::Relaxed);
-        let keys = zone.keys.lock().take();
-        for key in keys.into_iter().flatten() {
+        let keys = zone.keys.lock().take().unwrap_or_default();
+        self.blocks.fetch_sub(keys.len(), Ordering::Relaxed);
+        for key in keys {
             let mut places = self.shard(key.extent).lock();
             let Some(of_extent) = places.get_mut(&key.extent) else { continue };
             if of_extent.get(&key.offset).is_some_and(|place| Arc::ptr_eq(&place.zone, zone)) {
@@ -205,6 +228,7 @@ impl Below for Shelf {
         // If it was emptied meanwhile, nobody would take it out again.
         let Some(keys) = &mut *keys else { return };
         keys.push(key);
+        self.blocks.fetch_add(1, Ordering::Relaxed);
         self.shard(key.extent).lock().entry(key.extent).or_default().insert(key.offset, place);
     }
 
@@ -241,7 +265,7 @@ mod tests {
     fn shelf(media: &dyn Media, path: &Path, mode: PmemMode) -> Shelf {
         let plan = PmemOptions::new(2 << 20).zone_bytes(32 << 10).plan();
         Space::create(media, path, &plan, [1; 16], 0).unwrap();
-        Shelf::new(Space::open(media, path, mode, [1; 16], 0).unwrap())
+        Shelf::new(Space::open(media, path, mode, [1; 16], 0).unwrap(), 1 << 20)
     }
 
     fn in_sim() -> Shelf {
@@ -279,10 +303,11 @@ mod tests {
         assert!((990..1000).all(|n| shelf.find(key(n)).is_none()) && shelf.find(key(989)).is_some());
         shelf.give_back(5);
         assert_eq!((shelf.bytes() / (32 << 10), shelf.space.free()), (zones - 5, all - zones + 5));
-        // Commits have nearly all: two go back for each that would be used again.
+        // Commits have nearly all: what they have not goes back to them, and nothing is kept meanwhile.
         let admission = shelf.space.admit(shelf.space.free()).unwrap();
         (2000..2100).for_each(|n| shelf.keep(key(n), &content(n)));
-        assert!(shelf.space.free() >= all / SPARE && shelf.find(key(2099)).is_some());
+        assert!(shelf.space.free() >= all / SPARE && shelf.bytes() > 0);
+        assert_eq!(shelf.bytes() / (32 << 10) + shelf.space.free() + admission.left(), all);
         drop(admission);
         shelf.close();
         assert_eq!((shelf.bytes(), shelf.space.free()), (0, all));
@@ -291,11 +316,26 @@ mod tests {
     }
 
     #[test]
+    fn what_it_knows_of_blocks_stays_within_its_memory() {
+        let Shelf { space, .. } = in_sim();
+        let shelf = Shelf::new(space, 30 * BLOCK_BYTES);
+        (0..200).for_each(|n| shelf.keep(key(n), &content(n)));
+        let known =
+            || shelf.places.iter().flat_map(|p| p.lock().values().map(HashMap::len).collect::<Vec<_>>());
+        assert_eq!(known().sum::<usize>(), shelf.blocks.load(Ordering::Relaxed));
+        // A zone more or less than these fill.
+        assert!((24..=36).contains(&known().sum::<usize>()), "{}", known().sum::<usize>());
+        assert!(shelf.find(key(199)).is_some());
+    }
+
+    #[test]
     fn what_is_damaged_or_too_large_is_not_there() {
         let shelf = in_sim();
         shelf.keep(key(1), &content(1));
-        shelf.keep(key(2), &vec![0; 64 << 10]);
-        assert_eq!(shelf.find(key(2)), None);
+        for len in [64 << 10, LEAST - 1] {
+            shelf.keep(key(2), &vec![0; len]);
+            assert_eq!(shelf.find(key(2)), None);
+        }
         let zone = shelf.zones.lock().order[0].clone();
         zone.memory.store(4096, &[0; 8]).unwrap();
         assert_eq!(shelf.find(key(1)), None);

@@ -175,17 +175,29 @@ impl Engine {
     }
 
     /// Has all that the log lacks written out, and waits.
+    ///
+    /// # Errors
+    /// Why some of it cannot be; all else is. What was committed is durable on the device all the same.
     pub(crate) fn mend_log(self: &Arc<Self>) -> Result<()> {
-        if self.journal.live_gap().is_some() {
-            for table in self.tables.load_full().all().filter(|t| !t.is_dropped()) {
-                match self.flush_table(table) {
-                    Err(e) if e.kind() == ErrorKind::SubtableDropped => {}
-                    done => done?,
-                }
+        let Some(gap) = self.journal.live_gap() else { return Ok(()) };
+        let mut failed = None;
+        for table in self.tables.load_full().all() {
+            if table.oldest_unflushed(None).is_none_or(|lsn| lsn >= gap.end) {
+                continue;
             }
-            self.close_gap()?;
+            match self.flush_table(table) {
+                Err(e) if e.kind() != ErrorKind::SubtableDropped => {
+                    failed.get_or_insert(e.with_subtable(&*table.name));
+                }
+                _ => {}
+            }
         }
-        Ok(())
+        if let Some(e) = failed {
+            return Err(e.context(
+                "all commits are durable in persistent memory, but the log behind it lacks some that cannot be written out",
+            ));
+        }
+        self.close_gap()
     }
 
     /// The edit that says from where on the log is needed.

@@ -142,9 +142,9 @@ impl Engine {
         })
     }
 
-    /// Whether background work is under way, or a merge that somebody asked for. Whoever ends one notifies `progress`.
+    /// Whether background work is under way, or a merge that somebody asked for and that is to make room. Whoever ends one notifies `progress`.
     fn is_at_work(&self) -> bool {
-        let by_hand = |t: &Arc<Table>| t.compacting.load(Ordering::Acquire);
+        let by_hand = |t: &Arc<Table>| t.compacting.load(Ordering::Acquire) && t.waits_for_l0();
         self.jobs.load(Ordering::Acquire) > 0 || self.tables.load().all().any(by_hand)
     }
 

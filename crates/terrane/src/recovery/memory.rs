@@ -146,6 +146,8 @@ pub(super) struct Means<'a> {
     pub(super) budget: &'a MemoryBudget,
     pub(super) clock: &'a Arc<Clock>,
     pub(super) lost_space: &'a Arc<ArcSwapOption<Error>>,
+    /// Ordinary memory for what is known of blocks in it.
+    pub(super) index_bytes: usize,
 }
 
 /// Finds out what was committed, and builds memtables of it; of what the log beside it has too, where there is one.
@@ -201,7 +203,7 @@ fn read_back(
     let end = found.next_lsn.max(state.log.first_lsn).max(FIRST_LSN).next_multiple_of(8);
     let generation = found.chains.iter().map(|c| c.of().generation + 1).max().unwrap_or(0);
     let (media, lost_space) = (means.media.clone(), means.lost_space.clone());
-    let chains = Arc::new(Chains::new(media, space, end, generation, lost_space, is_new));
+    let chains = Arc::new(Chains::new(media, space, end, generation, lost_space, is_new, means.index_bytes));
     let (mut own, mut idle): (HashMap<SubtableId, Vec<Chain>>, _) = (HashMap::new(), Vec::new());
     let mut unused: HashMap<SubtableId, Chain> = HashMap::new();
     // In the order of their generations.

@@ -60,6 +60,8 @@ use crate::txn::shared::Transactions;
 pub(crate) const RING_SLOTS: usize = 1024;
 /// Memtable bytes that are written out at close rather than replayed at the next opening.
 const FLUSH_AT_CLOSE: u64 = 8 << 20;
+/// Ordinary memory for what is known of blocks in persistent memory, however small the cache is.
+const LEAST_INDEX_BYTES: usize = 1 << 20;
 /// Followers' bytes that a leader takes along.
 const GROUP_BYTES: u64 = 1 << 20;
 
@@ -118,8 +120,13 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
             (Some(replayed), None, memtables.into_iter().map(|(id, m)| (id, vec![m])).collect())
         }
         Some(opened) => {
-            let means =
-                memory::Means { media: &media, budget: &memory, clock: &clock, lost_space: &lost_space };
+            let means = memory::Means {
+                media: &media,
+                budget: &memory,
+                clock: &clock,
+                lost_space: &lost_space,
+                index_bytes: (options.cache_bytes / 8).max(LEAST_INDEX_BYTES),
+            };
             let (replayed, mut found) = memory::restore(opened, &manifest, &renewal, &kinds, &means)?;
             let memtables = std::mem::take(&mut found.memtables);
             (replayed, Some(found), memtables)
@@ -369,14 +376,16 @@ impl Engine {
         // A long log would make the next opening slow. It is no less safe: whatever this comes to, the rest is done.
         let mut flushed = Ok(());
         let is_long = self.journal.chains().is_none() && self.memory.used() as u64 > FLUSH_AT_CLOSE;
-        // What the log lacks would be lost with the memory.
-        let is_exposed = self.journal.live_gap().is_some();
-        if (is_long || is_exposed) && !self.journal.is_poisoned() {
+        if is_long && !self.journal.is_poisoned() {
             for table in self.tables.load().all() {
                 if !table.is_dropped() {
                     flushed = flushed.and(self.flush_table(table));
                 }
             }
+        }
+        if !self.journal.is_poisoned() {
+            // What the log lacks would be lost with the memory.
+            flushed = flushed.and(self.mend_log());
         }
         // From here on jobs stop at the next piece, and nothing new is started.
         self.closing.store(true, Ordering::Release);

@@ -57,16 +57,26 @@ impl Renewal<'_> {
     /// again.
     pub(super) fn make(&self, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
         let media = &**self.media;
+        let mut put_aside = None;
         if media.exists(&path)? {
             match place.mode {
                 MemoryMode::PageCache => media.remove_file(&path)?,
-                _ => media.rename(&path, &aside(media, &path)?)?,
+                _ => {
+                    let aside = aside(media, &path)?;
+                    media.rename(&path, &aside)?;
+                    put_aside = Some(aside);
+                }
             }
         }
         let plan = PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan();
         // One that comes back later, from elsewhere, is told by its number.
         let place = MemoryPlace { number: place.number + 1, ..place };
-        Space::create(media, &path, &plan, self.uuid, place.number)?;
+        let created = Space::create(media, &path, &plan, self.uuid, place.number);
+        if let (Err(_), Some(aside)) = (&created, &put_aside) {
+            // As it was. If that fails too, it still lies there.
+            let _ = media.rename(aside, &path);
+        }
+        created?;
         let space = Space::open(media, &path, mode_of(place.mode), self.uuid, place.number)?;
         Ok(Opened { space, place, path, is_new: true })
     }
@@ -141,13 +151,12 @@ pub(super) fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
         ErrorKind::Corruption => "restore the database, its memory with it, from a backup".to_owned(),
         _ => return e,
     };
-    let message = match e.kind() {
-        ErrorKind::NotFound => "the database's persistent memory is not there".to_owned(),
-        _ => e.message().to_owned(),
-    };
-    let mut told = Error::new(e.kind(), message).with_file(e.file().unwrap_or(path)).with_hint(hint);
-    if let Some(at) = e.offset() {
-        told = told.with_offset(at);
+    match e.kind() {
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, "the database's persistent memory is not there")
+                .with_file(path)
+                .with_hint(hint)
+        }
+        _ => e.with_hint(hint),
     }
-    told
 }

@@ -29,6 +29,7 @@ use terrane_media::File;
 
 use super::io::Window;
 use super::space::Alloc;
+use crate::txn::big::run::FIRST_OWN;
 pub(crate) use reclaim::Reclaimer;
 
 /// One immutable extent.
@@ -36,6 +37,8 @@ pub(crate) use reclaim::Reclaimer;
 pub(crate) struct Extent {
     /// What the manifest knows about it.
     pub(crate) meta: Arc<ExtentMeta>,
+    /// What its frames are named by in the cache.
+    frames: u64,
     /// Sampled accesses.
     pub(crate) heat: AtomicU32,
     file: Arc<dyn File>,
@@ -118,6 +121,18 @@ impl Known {
     }
 }
 
+/// Frames of an extent that a transaction reads for itself have names apart: once it is attached its records have other sequences, and what is
+/// still on its way from the cache to a store below must not pass for them.
+const OWN: u64 = 1 << 63;
+
+/// What frames of an extent are named by in the cache.
+pub(crate) fn frames_of(meta: &ExtentMeta) -> u64 {
+    match meta.global_seq {
+        Some(seq) if seq >= FIRST_OWN => meta.id.0 | OWN,
+        _ => meta.id.0,
+    }
+}
+
 impl Extent {
     /// The extent that `meta` describes; `file` is its data file, `subtable` the name for errors.
     pub(crate) fn new(
@@ -131,6 +146,7 @@ impl Extent {
             let _ = tombstones.set(Arc::default());
         }
         Arc::new(Extent {
+            frames: frames_of(&meta),
             meta,
             heat: AtomicU32::new(0),
             file,
@@ -152,7 +168,7 @@ impl Extent {
     /// What the block at `offset` is found by in the cache.
     #[inline]
     pub(crate) fn frame(&self, offset: u32) -> FrameKey {
-        FrameKey::new(self.meta.id.0, offset).part(self.home())
+        FrameKey::new(self.frames, offset).part(self.home())
     }
 
     /// The part of the cache in which its frames are looked for.

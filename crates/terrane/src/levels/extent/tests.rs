@@ -132,3 +132,18 @@ fn a_handle_that_points_outside_is_an_error() {
         assert!(many(&*media, &extent, &[good, bad]).is_err());
     }
 }
+
+/// What a transaction has read of its own run must not be found for what the run is once it is attached.
+#[test]
+fn a_run_of_a_transactions_own_has_its_frames_apart() {
+    let (_, extent, _) = sample(Compression::None);
+    let at = |seq| {
+        let meta = Arc::new(extent.meta.attached(seq));
+        Extent::new(meta, extent.file.clone(), "users".into(), Reclaimer::new(|| {})).frame(0)
+    };
+    assert_eq!(at(1000), extent.frame(0));
+    for own in [FIRST_OWN, FIRST_OWN + 7] {
+        assert_ne!(at(own), extent.frame(0));
+        assert_eq!(at(own), at(FIRST_OWN));
+    }
+}

@@ -167,7 +167,7 @@ impl OwnRun {
 
     /// Drops from the cache what was read at its own sequence.
     pub(crate) fn leave_cache(&self, engine: &Engine) {
-        self.written.extents().iter().for_each(|m| engine.cache.remove_extent(m.id.0));
+        self.run.refs().iter().for_each(|part| engine.cache.remove_extent(part.extent.frame(0).extent));
     }
 
     /// Its space belongs to the database from here on, or may.
