@@ -79,8 +79,8 @@ mod tests {
     use std::path::Path;
 
     use terrane_halloc::Plan;
-    use terrane_media::sim::SimMedia;
     use terrane_media::PmemMode;
+    use terrane_media::sim::SimMedia;
 
     use super::*;
 
