@@ -87,9 +87,13 @@ pub(super) fn open(
             if !media.exists(&path)? {
                 Space::create(media, &path, &wanted.plan(), uuid, place.number)?;
             }
-            let space = Space::open(media, &path, mode_of(place.mode), uuid, place.number)?;
-            manifest.append(&[Edit::Memory(place.clone())])?;
-            return Ok(Some(Opened { space, place, path, is_new: false }));
+            let opened = match Space::open(media, &path, mode_of(place.mode), uuid, place.number) {
+                Ok(space) => Opened { space, place, path, is_new: false },
+                Err(e) => renewal.instead(e, path, place)?,
+            };
+            manifest.append(&[Edit::Memory(opened.place.clone())])?;
+            // Nothing was ever in it.
+            return Ok(Some(Opened { is_new: false, ..opened }));
         }
         (None, Some(Medium::Pmem(_))) => return Err(other_medium("a log", dir)),
         (Some(_), Some(Medium::Log)) => return Err(other_medium("persistent memory", dir)),
