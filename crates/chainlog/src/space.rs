@@ -84,6 +84,16 @@ impl Space {
         self.pmem().mode()
     }
 
+    /// Whether it is a device of its own, or what stands for one.
+    pub fn is_on_device(&self) -> bool {
+        self.mode() != PmemMode::PageCache
+    }
+
+    /// Whether what zones are left is for commits.
+    pub fn is_scarce(&self) -> bool {
+        self.free() <= self.zone_count() / LEFT_TO_COMMITS
+    }
+
     /// Bytes of all of the memory.
     pub fn file_bytes(&self) -> u64 {
         self.pmem().len() as u64
@@ -159,7 +169,7 @@ impl Space {
     /// # Errors
     /// As [`Space::admit`].
     pub(crate) fn lend(self: &Arc<Self>) -> Result<Lent> {
-        if self.free() <= self.zone_count() / LEFT_TO_COMMITS {
+        if self.is_scarce() {
             return Err(Error::new(ErrorKind::OutOfSpace, "what zones are left is for commits"));
         }
         let mut admission = self.admit(1)?;

@@ -8,50 +8,14 @@ mod support;
 use std::path::Path;
 use std::sync::Arc;
 
+use support::pairs::*;
 use support::*;
+use terrane::media::Media;
 use terrane::media::sim::{CrashKind, Fault, FaultPlan, OpKind, SimMedia};
-use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, Subtable, WriteBatch};
-
-fn without_medium() -> Options {
-    Options::new().cache_bytes(256 << 10).tuning(TUNING)
-}
+use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, WriteBatch};
 
 fn in_the_page_cache() -> Options {
     without_medium().medium(Medium::Pmem(tiny_memory().mode(PmemMode::PageCache)))
-}
-
-fn key(n: u64) -> [u8; 8] {
-    n.to_be_bytes()
-}
-
-fn put(db: &Db, tables: &[&Subtable], n: u64, durability: Durability) {
-    let mut batch = WriteBatch::new();
-    for t in tables {
-        batch.put(t, &key(n), &[n as u8; 200]).unwrap();
-    }
-    db.write(batch, durability).unwrap();
-}
-
-/// How many of `0..n` there are: a prefix, in both subtables the same one.
-fn prefix(db: &Db) -> u64 {
-    let count = |name| {
-        let t = db.subtable(name).unwrap();
-        let rows: Vec<_> = t.range(terrane::ReadOptions::new()).unwrap().map(|r| r.unwrap()).collect();
-        for (n, (k, v)) in (0..).zip(&rows) {
-            assert_eq!((k.as_slice(), v.as_slice()), (&key(n)[..], &[n as u8; 200][..]), "{name} has a gap");
-        }
-        rows.len() as u64
-    };
-    let (a, b) = (count("a"), count("b"));
-    assert_eq!(a, b, "of a commit there is a part");
-    a
-}
-
-const WRITE: OpenMode = OpenMode { write: true, create_new: false, direct: false };
-
-fn memory_file() -> std::path::PathBuf {
-    Path::new(DIR).join("pmem")
 }
 
 #[test]
@@ -60,9 +24,9 @@ fn unsynced_commits_survive_the_process_and_synced_ones_a_power_failure() {
     let db = open(&media, &in_the_page_cache()).unwrap();
     let (a, b) =
         (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
-    (0..60).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
-    put(&db, &[&a, &b], 60, Durability::Sync);
-    (61..100).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    put(&db, &[&a, &b], 0..60, Durability::Buffered);
+    put(&db, &[&a, &b], 60..61, Durability::Sync);
+    put(&db, &[&a, &b], 61..100, Durability::Buffered);
     assert_eq!(db.stats().flushes, 0, "all of it is in memory");
     let image = media.image();
     drop((a, b, db));
@@ -85,7 +49,7 @@ fn unsynced_commits_survive_the_process_and_synced_ones_a_power_failure() {
         assert!((61..=100).contains(&kept), "{kept}, {kind:?}");
         // Not written out yet when the process dies once more, and then the power fails.
         let (a, b) = (db.subtable("a").unwrap(), db.subtable("b").unwrap());
-        (kept..kept + 20).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+        put(&db, &[&a, &b], kept..kept + 20, Durability::Buffered);
         db.sync().unwrap();
         let image = media.image();
         drop((a, b, db));
@@ -110,7 +74,7 @@ fn a_process_that_dies_between_log_and_memory_loses_nothing() {
         let db = open(&media, &in_the_page_cache()).unwrap();
         let (a, b) =
             (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
-        (0..3).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+        put(&db, &[&a, &b], 0..3, Durability::Buffered);
         let taken = Arc::new(std::sync::Mutex::new((0, None)));
         let sink = taken.clone();
         media.on_op(Some(Arc::new(move |m: &SimMedia, _: &terrane::media::sim::OpInfo<'_>| {
@@ -120,7 +84,7 @@ fn a_process_that_dies_between_log_and_memory_loses_nothing() {
             }
             taken.0 += 1;
         })));
-        (3..5).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+        put(&db, &[&a, &b], 3..5, Durability::Buffered);
         media.on_op(None);
         drop((a, b, db));
         media.shutdown();
@@ -151,7 +115,7 @@ fn a_memory_that_is_gone_is_made_anew() {
     let db = open(&media, &in_the_page_cache()).unwrap();
     let (a, b) =
         (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
-    (0..300).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    put(&db, &[&a, &b], 0..300, Durability::Buffered);
     let killed = media.image();
     drop((a, b));
     db.close().unwrap();
@@ -179,8 +143,8 @@ fn after_a_failed_flush_writes_are_refused_and_the_log_says_what_there_is() {
     let db = open(&media, &in_the_page_cache()).unwrap();
     let (a, b) =
         (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
-    (0..20).for_each(|n| put(&db, &[&a, &b], n, Durability::Sync));
-    (20..30).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    put(&db, &[&a, &b], 0..20, Durability::Sync);
+    put(&db, &[&a, &b], 20..30, Durability::Buffered);
     media.set_fault(Some(FaultPlan::nth(0, Fault::Io).only(&[OpKind::Sync]).files("log-")));
     assert!(db.sync().is_err());
     let mut batch = WriteBatch::new();
@@ -193,7 +157,7 @@ fn after_a_failed_flush_writes_are_refused_and_the_log_says_what_there_is() {
     let kept = prefix(&db);
     assert!((20..=30).contains(&kept), "{kept}");
     let (a, b) = (db.subtable("a").unwrap(), db.subtable("b").unwrap());
-    (kept..40).for_each(|n| put(&db, &[&a, &b], n, Durability::Sync));
+    put(&db, &[&a, &b], kept..40, Durability::Sync);
     let image = media.image();
     drop((a, b, db));
     media.shutdown();
@@ -210,10 +174,10 @@ fn a_memory_that_has_more_than_its_log_is_made_anew() {
     let db = open(&media, &in_the_page_cache()).unwrap();
     let (a, b) =
         (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
-    (0..20).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    put(&db, &[&a, &b], 0..20, Durability::Buffered);
     db.sync().unwrap();
     // More than the tail has room for, and less than is flushed by itself.
-    (20..420).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+    put(&db, &[&a, &b], 20..420, Durability::Buffered);
     assert_eq!(db.stats().flushes, 0);
     media.set_fault(Some(FaultPlan::nth(0, Fault::Io).only(&[OpKind::Sync]).files("log-")));
     assert!(db.sync().is_err());
@@ -234,7 +198,7 @@ fn a_memory_that_has_more_than_its_log_is_made_anew() {
     let kept = prefix(&db);
     assert!((20..420).contains(&kept), "{kept}");
     let (a, b) = (db.subtable("a").unwrap(), db.subtable("b").unwrap());
-    (kept..kept + 10).for_each(|n| put(&db, &[&a, &b], n, Durability::Sync));
+    put(&db, &[&a, &b], kept..kept + 10, Durability::Sync);
     let image = media.image();
     drop((a, b, db));
     media.shutdown();
@@ -260,7 +224,7 @@ fn a_memory_that_was_left_behind_is_not_trusted_again() {
             db.subtable_or_create("b", tiny_table()).unwrap(),
         );
         assert_eq!(prefix(&db), rows);
-        (rows..rows + 10).for_each(|n| put(&db, &[&a, &b], n, Durability::Buffered));
+        put(&db, &[&a, &b], rows..rows + 10, Durability::Buffered);
         rows += 10;
         let image = media.image();
         drop((a, b, db));

@@ -3,24 +3,17 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use support::pairs::{self, WRITE, memory_file, prefix, without_medium};
 use support::*;
+use terrane::media::Media;
 use terrane::media::sim::{CrashKind, Image, OpInfo, OpKind, SimMedia};
-use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, Subtable, WriteBatch};
-
-fn without_medium() -> Options {
-    Options::new().cache_bytes(256 << 10).tuning(TUNING)
-}
+use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode};
 
 fn with_log() -> Options {
     without_medium().medium(Medium::Pmem(tiny_memory().trailing_log(true)))
-}
-
-fn memory_file() -> PathBuf {
-    Path::new(DIR).join("pmem")
 }
 
 /// For good.
@@ -29,38 +22,13 @@ fn remove_memory(media: &SimMedia) {
     media.sync_dir(Path::new(DIR)).unwrap();
 }
 
-const WRITE: OpenMode = OpenMode { write: true, create_new: false, direct: false };
 const POWER: [CrashKind; 4] =
     [CrashKind::PowerLost, CrashKind::PowerKept, CrashKind::PowerTorn, CrashKind::PowerWords];
-
-fn key(n: u64) -> [u8; 8] {
-    n.to_be_bytes()
-}
 
 /// Writes records of these numbers to both subtables.
 fn put(db: &Db, numbers: std::ops::Range<u64>, durability: Durability) {
     let table = |name| db.subtable_or_create(name, tiny_table()).unwrap();
-    let tables: [Subtable; 2] = [table("a"), table("b")];
-    for n in numbers {
-        let mut batch = WriteBatch::new();
-        tables.iter().for_each(|t| batch.put(t, &key(n), &[n as u8; 200]).unwrap());
-        db.write(batch, durability).unwrap();
-    }
-}
-
-/// How many of `0..n` there are: a prefix, in both subtables the same one.
-fn prefix(db: &Db) -> u64 {
-    let count = |name| {
-        let t = db.subtable_or_create(name, tiny_table()).unwrap();
-        let rows: Vec<_> = t.range(terrane::ReadOptions::new()).unwrap().map(|r| r.unwrap()).collect();
-        for (n, (k, v)) in (0..).zip(&rows) {
-            assert_eq!((k.as_slice(), v.as_slice()), (&key(n)[..], &[n as u8; 200][..]), "{name} has a gap");
-        }
-        rows.len() as u64
-    };
-    let (a, b) = (count("a"), count("b"));
-    assert_eq!(a, b, "of a commit there is a part");
-    a
+    pairs::put(db, &[&table("a"), &table("b")], numbers, durability);
 }
 
 /// A database with records, of which the first `synced` were synced and are in extents, that runs. A third subtable has a record of the time

@@ -56,10 +56,7 @@ pub(crate) fn child(args: &ChildArgs) -> Outcome {
     let mut rng = Rng::new(&[args.seed, args.round, 1]);
     let out = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     loop {
-        // Nothing but what was removed is to be made anew.
-        let lost = !args.db.join("pmem").exists();
-        let db = Db::open(&args.db, plan::options(args.medium, &mut rng).renew_memory(lost))
-            .map_err(|e| format!("open: {e}"))?;
+        let db = plan::open(args.medium, &args.db, &mut rng)?;
         let tables = plan::subtables(&db, &mut rng).map_err(|e| format!("subtables: {e}"))?;
         plan::end_in_doubt(&db, &mut rng).map_err(|e| format!("ending what is in doubt: {e}"))?;
         let mut counters = [0; WRITERS];

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
-use terrane::Db;
 
 use super::SoakArgs;
 use super::child::Report;
@@ -268,9 +267,7 @@ fn verify(
     covered: &mut Covered,
     rng: &mut Rng,
 ) -> Outcome {
-    let lost = !dir.join("pmem").exists();
-    let db =
-        Db::open(dir, plan::options(medium, rng).renew_memory(lost)).map_err(|e| format!("open: {e}"))?;
+    let db = plan::open(medium, dir, rng)?;
     let tables = plan::subtables(&db, rng)?;
     plan::end_in_doubt(&db, rng)?;
     for (writer, acknowledged) in record.acknowledged.iter_mut().enumerate() {

@@ -1,11 +1,15 @@
 //! What each writer does, and with which options a database is opened: all of it follows from seeds, so that the parent
 //! knows what the child wrote without being told.
 
+use std::path::Path;
+
 use clap::ValueEnum;
 use terrane::{
     CompactionMode, Compression, Db, DirectoryKind, Durability, IndexKind, Medium, Options, PmemMode,
     PmemOptions, Subtable, SubtableOptions, Swizzling, Transaction, Tuning, WriteBatch,
 };
+
+use crate::Failure;
 
 pub(super) const WRITERS: usize = 4;
 pub(super) const TABLES: [&str; 2] = ["left", "right"];
@@ -227,6 +231,12 @@ pub(super) enum SoakMedium {
     PmemLog,
     /// Memory in the page cache, and a log behind it; now and then the memory is removed between two processes
     PageCache,
+}
+
+/// Opens the database, with options by seed. What was removed of it is made anew, and nothing else.
+pub(super) fn open(medium: SoakMedium, dir: &Path, rng: &mut Rng) -> Result<Db, Failure> {
+    let lost = !dir.join("pmem").exists();
+    Db::open(dir, options(medium, rng).renew_memory(lost)).map_err(|e| format!("open: {e}").into())
 }
 
 /// Options to open with, by seed: small sizes, so that memtables, segments and extents fill all the time.

@@ -37,7 +37,7 @@ use terrane_base::metrics::stripe;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_chainlog::{Admission, Chain, Space};
 use terrane_format::chain::ChainMemtable;
-use terrane_media::{Media, PmemMode};
+use terrane_media::Media;
 
 use crate::chains::shelf::Shelf;
 
@@ -98,8 +98,7 @@ impl Chains {
     ) -> Self {
         // A small part of those that are spare.
         let kept = (space.zone_count() as usize / SPARE / 4).clamp(1, KEPT);
-        let shelf =
-            (space.mode() != PmemMode::PageCache).then(|| Arc::new(Shelf::new(space.clone(), index_bytes)));
+        let shelf = space.is_on_device().then(|| Arc::new(Shelf::new(space.clone(), index_bytes)));
         Chains {
             media,
             space,
@@ -195,9 +194,7 @@ impl Chains {
         {
             return Some(kept);
         }
-        if let Some(shelf) =
-            self.shelf.as_ref().filter(|_| self.space.free() <= self.space.zone_count() / SPARE as u64)
-        {
+        if let Some(shelf) = self.shelf.as_ref().filter(|_| self.space.is_scarce()) {
             // Before anybody has to wait for them. A few at a time: the caller commits.
             shelf.give_back(GIVEN_BACK);
         }
@@ -227,7 +224,7 @@ impl Chains {
 
     /// A commit has its places. What it has not opened is kept for the next one, for else each commit would change what all threads look at.
     pub(crate) fn done_with(&self, zones: Admission) {
-        if zones.left() == 1 && self.space.free() > self.space.zone_count() / SPARE as u64 {
+        if zones.left() == 1 && !self.space.is_scarce() {
             let mut kept = self.own_kept().lock();
             if kept.is_none() && self.scarce.load(Ordering::Relaxed) == 0 {
                 *kept = Some(zones);

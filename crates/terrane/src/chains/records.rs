@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use terrane_base::{Lsn, MemoryBudget};
 use terrane_chainlog::{Chain, ChainIndex};
-use terrane_media::PmemMode;
 use terrane_memindex::MemIndex;
 
 use crate::chains::Chains;
@@ -32,7 +31,7 @@ impl ChainRecords {
         let records = ChainRecords {
             index: Some(ChainIndex::new(chain, index)),
             chains: chains.clone(),
-            on_device: chains.space().mode() != PmemMode::PageCache,
+            on_device: chains.space().is_on_device(),
             budget,
             charged: AtomicUsize::new(0),
             settled: AtomicU64::new(NEEDED),

@@ -23,6 +23,8 @@ use terrane_cache::{Below, FrameKey};
 use terrane_chainlog::{LentZone, Space};
 use terrane_format::checksum;
 
+use crate::chains::SPARE;
+
 /// Mutexes of places.
 const SHARDS: usize = 16;
 /// Ordinary memory that a block takes: its place in a map that is half full at times, and its key.
@@ -136,7 +138,7 @@ impl Shelf {
                 place => return place,
             }
         }
-        if self.space.free() < self.space.zone_count() / SPARE {
+        if self.space.free() < self.space.zone_count() / SPARE as u64 {
             // Commits are short of zones.
             self.give_back(1);
             return None;
@@ -157,7 +159,7 @@ impl Shelf {
         Some(oldest)
     }
 
-    /// Has a zone be filled from now on. (One that somebody else began meanwhile keeps what it has.)
+    /// Has a zone be filled from now on. By who has `extending`.
     fn fill_next(&self, memory: LentZone, bytes: usize) -> Option<(Arc<Zone>, usize)> {
         let mut zones = self.zones.lock();
         if zones.closed {
@@ -186,9 +188,6 @@ impl Shelf {
         }
     }
 }
-
-/// Of how many parts of all zones one is free at least while blocks are put into more of them.
-const SPARE: u64 = 8;
 
 impl Zones {
     fn place(&mut self, bytes: usize) -> Option<(Arc<Zone>, usize)> {
@@ -245,6 +244,7 @@ impl Below for Shelf {
 
     fn forget_extent(&self, extent: u64) {
         let gone = self.shard(extent).lock().remove(&extent);
+        // Without the lock: zones may go with it.
         drop(gone);
     }
 }
@@ -306,7 +306,7 @@ mod tests {
         // Commits have nearly all: what they have not goes back to them, and nothing is kept meanwhile.
         let admission = shelf.space.admit(shelf.space.free()).unwrap();
         (2000..2100).for_each(|n| shelf.keep(key(n), &content(n)));
-        assert!(shelf.space.free() >= all / SPARE && shelf.bytes() > 0);
+        assert!(shelf.space.free() >= all / SPARE as u64 && shelf.bytes() > 0);
         assert_eq!(shelf.bytes() / (32 << 10) + shelf.space.free() + admission.left(), all);
         drop(admission);
         shelf.close();

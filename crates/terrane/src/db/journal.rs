@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_base::{Error, Lsn, Result};
-use terrane_media::PmemMode;
 
 use crate::chains::Chains;
 use crate::log::Log;
@@ -74,7 +73,7 @@ impl Journal {
 
     /// Whether what is published survives a power failure at once.
     pub(crate) fn is_durable_at_once(&self) -> bool {
-        self.chains().is_some_and(|chains| chains.space().mode() != PmemMode::PageCache)
+        self.chains().is_some_and(|chains| chains.space().is_on_device())
     }
 
     /// Bytes that the next opening would read back of a log.

@@ -14,6 +14,15 @@ use super::Log;
 /// Bytes that entries which say nothing are written in.
 const STEP: u64 = 1 << 20;
 
+/// One gap that covers two, either of which may be empty.
+pub(crate) fn joined(a: &Range<Lsn>, b: &Range<Lsn>) -> Range<Lsn> {
+    match (a.is_empty(), b.is_empty()) {
+        (true, _) => b.clone(),
+        (_, true) => a.clone(),
+        _ => a.start.min(b.start)..a.end.max(b.end),
+    }
+}
+
 impl Log {
     /// Fills the log with gaps up to `end`, if it ends before, and makes them durable; returns what they fill. Nobody writes to it yet. Its
     /// entries bear `generation`.

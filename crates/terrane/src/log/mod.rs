@@ -64,8 +64,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Lsn, Result};
+use terrane_format::manifest::LogPosition;
 use terrane_media::{Media, Signal};
 
+pub(crate) use gap::joined;
 pub(crate) use options::LogOptions;
 pub(crate) use piece::Piece;
 use pool::Pool;
@@ -87,6 +89,14 @@ pub(crate) struct RecoverFrom {
     pub(crate) generation: u32,
     /// The manifest says that the database was closed: everything is in the segments, the tail is not looked at.
     pub(crate) clean: bool,
+}
+
+impl RecoverFrom {
+    /// What the manifest says.
+    pub(crate) fn of(log: &LogPosition) -> Self {
+        let LogPosition { generation, first_lsn, durable_lsn, clean } = *log;
+        RecoverFrom { lsn: first_lsn, durable: durable_lsn, generation, clean }
+    }
 }
 
 /// What [`Log::recover`] found, and what [`Log::start`] needs to go on.

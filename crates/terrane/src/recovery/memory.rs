@@ -87,10 +87,7 @@ pub(super) fn open(
             if !media.exists(&path)? {
                 Space::create(media, &path, &wanted.plan(), uuid, place.number)?;
             }
-            let opened = match Space::open(media, &path, mode_of(place.mode), uuid, place.number) {
-                Ok(space) => Opened { space, place, path, is_new: false },
-                Err(e) => renewal.instead(e, path, place)?,
-            };
+            let opened = renewal.open(path, place)?;
             manifest.append(&[Edit::Memory(opened.place.clone())])?;
             // Nothing was ever in it.
             return Ok(Some(Opened { is_new: false, ..opened }));
@@ -108,11 +105,7 @@ pub(super) fn open(
             wanted
         }
     };
-    let path = at(&place);
-    let opened = match Space::open(media, &path, mode_of(place.mode), uuid, place.number) {
-        Ok(space) => Opened { space, place, path, is_new: false },
-        Err(e) => renewal.instead(e, path, place)?,
-    };
+    let opened = renewal.open(at(&place), place)?;
     if Some(&opened.place) != state.memory.as_ref() {
         manifest.append(&[Edit::Memory(opened.place.clone())])?;
     }

@@ -48,7 +48,7 @@ use crate::db::table::Table;
 use crate::levels::{
     DbState, Extent, Ids, ManifestStore, Poison, Reclaimer, Space, SpaceOptions, Survey, Version,
 };
-use crate::log::{Log, LogOptions};
+use crate::log::{Log, LogOptions, joined};
 use crate::memtable::Memtable;
 use crate::options::{CompactionMode, IndexKind, Options};
 use crate::read::rows::RowCache;
@@ -167,23 +167,17 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         (Some(replayed), found) => {
             in_doubt = replayed.in_doubt;
             let log = Log::start(media.clone(), log_options, generation, replayed.log)?;
-            let mut gap = 0..0;
-            if let Some(found) = found {
-                let filled = log.fill_up_to(found.end, generation)?;
-                gap = match (found.gap.is_empty(), filled.is_empty()) {
-                    (true, _) => filled,
-                    (_, true) => found.gap.clone(),
-                    _ => found.gap.start..filled.end,
-                };
-            }
-            let end = log.advanced_lsn();
-            let journal = match found {
-                None => Journal::Log(log),
-                Some(found) => {
-                    Journal::Chains { chains: found.chains.clone(), trailing: Some(log), gap: Gap::new(gap) }
+            match found {
+                None => {
+                    let end = log.advanced_lsn();
+                    (Journal::Log(log), end)
                 }
-            };
-            (journal, end)
+                Some(found) => {
+                    let gap = Gap::new(joined(&found.gap, &log.fill_up_to(found.end, generation)?));
+                    let end = log.advanced_lsn();
+                    (Journal::Chains { chains: found.chains.clone(), trailing: Some(log), gap }, end)
+                }
+            }
         }
         (None, Some(found)) => {
             (Journal::Chains { chains: found.chains.clone(), trailing: None, gap: Gap::new(0..0) }, found.end)

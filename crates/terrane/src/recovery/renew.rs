@@ -15,12 +15,11 @@ use terrane_format::manifest::{MemoryMode, MemoryPlace};
 use terrane_media::Media;
 
 use crate::levels::DbState;
-use crate::log::{Log, LogOptions, RecoverFrom};
+use crate::log::{Log, LogOptions, RecoverFrom, joined};
 use crate::options::PmemOptions;
 use crate::recovery::memory::{Opened, mode_of};
 
 /// What it takes to make one.
-#[derive(Clone)]
 pub(super) struct Renewal<'a> {
     pub(super) media: &'a Arc<dyn Media>,
     pub(super) log: &'a LogOptions,
@@ -33,6 +32,17 @@ pub(super) struct Renewal<'a> {
 }
 
 impl Renewal<'_> {
+    /// The memory at this place, or another one in its stead.
+    ///
+    /// # Errors
+    /// As [`Renewal::instead`]; what opening it fails with.
+    pub(super) fn open(&self, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
+        match Space::open(&**self.media, &path, mode_of(place.mode), self.uuid, place.number) {
+            Ok(space) => Ok(Opened { space, place, path, is_new: false }),
+            Err(e) => self.instead(e, path, place),
+        }
+    }
+
     /// A new memory, where `e` says that the one at this place is of no use and there may be another one.
     ///
     /// # Errors
@@ -91,24 +101,19 @@ impl Renewal<'_> {
                 .with_file(was_at)
                 .with_hint("say so (PmemOptions::path), or take it away if it is of no use"));
         }
-        let log = &self.state.log;
-        let from = RecoverFrom {
-            lsn: log.first_lsn,
-            durable: log.durable_lsn,
-            generation: log.generation,
-            clean: log.clean,
-        };
-        let mut gap = None;
-        Log::recover(self.media, self.log, from, &mut |piece| {
+        let mut gap = 0..0;
+        Log::recover(self.media, self.log, RecoverFrom::of(&self.state.log), &mut |piece| {
             for (header, _) in piece.entries().filter(|(header, _)| header.kind == EntryKind::Gap) {
-                let (from, _) = gap.unwrap_or((header.lsn, header.end()));
-                gap = Some((from, header.end()));
+                gap = joined(&gap, &(header.lsn..header.end()));
             }
             Ok(())
         })?;
-        let Some((from, to)) = gap else { return Ok(()) };
+        if gap.is_empty() {
+            return Ok(());
+        }
         let what = format!(
-            "the log lacks the commits from LSN {from} to {to}, which only the memory has that is gone"
+            "the log lacks the commits from LSN {} to {}, which only the memory has that is gone",
+            gap.start, gap.end
         );
         Err(Error::corruption(what)
             .with_file(path)
@@ -130,7 +135,7 @@ fn aside(media: &dyn Media, path: &Path) -> Result<PathBuf> {
 }
 
 /// An error about a memory that is of no use as it is, with what can be done about it.
-pub(super) fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
+fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
     let renew = match place.mode {
         MemoryMode::PageCache => {
             "Options::renew_memory (terrane --renew-memory) has a new one made in its place: the log beside it has all that is in it"
@@ -140,23 +145,15 @@ pub(super) fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
              newest commits"
         }
     };
-    let hint = match e.kind() {
-        ErrorKind::NotFound if place.has_log => {
-            format!("mount it, or say where it is (PmemOptions::path); {renew}")
-        }
-        ErrorKind::NotFound => {
-            "mount it, or say where it is (PmemOptions::path); it has the newest commits".to_owned()
-        }
-        ErrorKind::Corruption | ErrorKind::Stale if place.has_log => renew.to_owned(),
-        ErrorKind::Corruption => "restore the database, its memory with it, from a backup".to_owned(),
-        _ => return e,
-    };
     match e.kind() {
         ErrorKind::NotFound => {
+            let why = if place.has_log { renew } else { "it has the newest commits" };
             Error::new(ErrorKind::NotFound, "the database's persistent memory is not there")
                 .with_file(path)
-                .with_hint(hint)
+                .with_hint(format!("mount it, or say where it is (PmemOptions::path); {why}"))
         }
-        _ => e.with_hint(hint),
+        ErrorKind::Corruption | ErrorKind::Stale if place.has_log => e.with_hint(renew),
+        ErrorKind::Corruption => e.with_hint("restore the database, its memory with it, from a backup"),
+        _ => e,
     }
 }

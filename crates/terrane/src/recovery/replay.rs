@@ -22,7 +22,7 @@ use terrane_format::value_ref::ValueRef;
 use terrane_media::{Media, Pool, Signal};
 
 use crate::levels::DbState;
-use crate::log::{Log, LogOptions, Piece, RecoverFrom, Recovered};
+use crate::log::{Log, LogOptions, Piece, RecoverFrom, Recovered, joined};
 use crate::memtable::Memtable;
 use crate::recovery::stages::{Doubts, Last, Stages};
 use crate::recovery::target::Target;
@@ -98,12 +98,7 @@ pub(super) fn replay(
         stages: Mutex::default(),
         gap: Mutex::new(0..0),
     });
-    let from = RecoverFrom {
-        lsn: state.log.first_lsn,
-        durable: state.log.durable_lsn,
-        generation: state.log.generation,
-        clean: state.log.clean,
-    };
+    let from = RecoverFrom::of(&state.log);
     let mut chunk = Chunk::default();
     let recovered = Log::recover(media, options, from, &mut |piece| {
         chunk.memory += piece.memory();
@@ -188,10 +183,7 @@ impl Shared {
         }
         if header.kind == EntryKind::Gap {
             let mut gap = self.gap.lock();
-            *gap = match gap.is_empty() {
-                true => lsn..header.end(),
-                false => gap.start.min(lsn)..gap.end.max(header.end()),
-            };
+            *gap = joined(&gap, &(lsn..header.end()));
             return Ok(());
         }
         let named = |e: Error| e.context(format!("log record at LSN {lsn}"));

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod pairs;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
