@@ -18,6 +18,8 @@ const THEIRS_TUNED: &str = "rocksdb-tuned";
 pub(super) enum Of {
     /// Operations per second, against the peer's.
     Speed,
+    /// The same, against its own lookups of single keys.
+    AgainstSingle,
     /// 99th percentile of latency, against the peer's.
     TailAgainst,
     /// The same, in microseconds.
@@ -67,7 +69,7 @@ impl Of {
     fn value(self, row: &Row) -> Option<f64> {
         let seconds = |n: Option<u64>| Some(n? as f64 / row.median_second_ops? as f64);
         match self {
-            Of::Speed => Some(row.ops_per_s),
+            Of::Speed | Of::AgainstSingle => Some(row.ops_per_s),
             Of::TailAgainst | Of::Tail => Some(row.p99_us),
             Of::FarTailAgainst => Some(row.p999_us),
             Of::SlowSecond => seconds(row.p5_second_ops),
@@ -92,15 +94,23 @@ impl Of {
     }
 
     fn is_ratio(self) -> bool {
-        use Of::{FarTailAgainst, SpaceAgainst, Speed, TailAgainst, WrittenAgainst};
-        matches!(self, Speed | TailAgainst | FarTailAgainst | SpaceAgainst | WrittenAgainst)
+        use Of::{AgainstSingle, FarTailAgainst, SpaceAgainst, Speed, TailAgainst, WrittenAgainst};
+        matches!(self, Speed | AgainstSingle | TailAgainst | FarTailAgainst | SpaceAgainst | WrittenAgainst)
     }
 
     fn more_is_better(self) -> bool {
-        use Of::{AboveAtFirst, AboveAtLast, DeviceReads, LastFifth, SlowSecond, SlowestSecond, Speed};
+        use Of::{AboveAtFirst, AboveAtLast, AgainstSingle, DeviceReads, LastFifth};
+        use Of::{SlowSecond, SlowestSecond, Speed};
         matches!(
             self,
-            Speed | SlowSecond | SlowestSecond | LastFifth | DeviceReads | AboveAtFirst | AboveAtLast
+            Speed
+                | AgainstSingle
+                | SlowSecond
+                | SlowestSecond
+                | LastFifth
+                | DeviceReads
+                | AboveAtFirst
+                | AboveAtLast
         )
     }
 
@@ -108,6 +118,7 @@ impl Of {
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Of::Speed => ("speed", "x RocksDB's"),
+            Of::AgainstSingle => ("speed", "x single lookups"),
             Of::TailAgainst => ("p99", "x RocksDB's"),
             Of::Tail => ("p99", "us"),
             Of::FarTailAgainst => ("p99.9", "x RocksDB's"),
@@ -153,18 +164,24 @@ impl Claim {
     /// Measures the claim: the median over rounds, where of each round's values the better one of each engine's forms counts.
     pub(super) fn line(&self, figure: &'static str, args: &RunArgs, rows: &[Row]) -> Result<Line, Failure> {
         let better = |a: f64, b: f64| if self.of.more_is_better() { a.max(b) } else { a.min(b) };
-        let best = |engine: &str, round: u64| {
+        let best = |engine: &str, workload: Workload, round: u64| {
             let tuned = |r: &Row| engine == THEIRS && r.engine == THEIRS_TUNED;
-            let its = self.rows(rows).filter(|r| (r.engine == engine || tuned(r)) && r.round == round);
+            let of = Claim { workload, ..self.clone() };
+            let its = of.rows(rows).filter(|r| (r.engine == engine || tuned(r)) && r.round == round);
             its.filter_map(|r| self.of.value(r)).reduce(better)
         };
+        let other = match self.of {
+            Of::AgainstSingle => Workload::Readrandom,
+            _ => self.workload,
+        };
         let values = (0..args.rounds).filter_map(|round| {
-            let mine = best(self.whose, round)?;
-            Some(if self.of.is_ratio() { mine / best(self.against, round)? } else { mine })
+            let mine = best(self.whose, self.workload, round)?;
+            Some(if self.of.is_ratio() { mine / best(self.against, other, round)? } else { mine })
         });
         let values: Vec<f64> = values.collect();
         let (what, unit) = self.of.names();
-        let unit = match self.of.is_ratio() && self.against != THEIRS {
+        let other_engine = self.of.is_ratio() && ![self.whose, THEIRS].contains(&self.against);
+        let unit = match other_engine {
             true => format!("x {}", self.against),
             false => unit.to_owned(),
         };

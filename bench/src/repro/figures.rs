@@ -40,6 +40,11 @@ pub(super) const ALL: &[Figure] = &[
         about: "cached reads of 32 tables, step by step from a plain read path to all of it",
         parts: inmemory_read,
     },
+    Figure {
+        name: "multiget",
+        about: "64 keys a call of 20 M records, beside single gets of them and RocksDB",
+        parts: multiget,
+    },
     Figure { name: "get-cost", about: "a cached get beside loads from memory", parts: get_cost },
     Figure {
         name: "warm",
@@ -499,6 +504,16 @@ fn pm_index() -> Vec<Part> {
             claims: vec![goes_on(PM, Some(0.9)), goes_on(OURS, None), goes_on(THEIRS, None)],
         },
     ]
+}
+
+fn multiget() -> Vec<Part> {
+    let claims = [1, 2].into_iter().flat_map(|threads| {
+        let single = Claim { against: OURS, ..claim(W::Multiget, Of::AgainstSingle, 2.0) };
+        [single.with(threads), stated(W::Multiget, Of::Speed).with(threads)]
+    });
+    let command = "--workload readrandom,multiget --threads 1,2 --engine terrane,rocksdb --records 20000000 --value-bytes 8 \
+                   --cache-mib 2048 --ops 1000000000 --seconds 6";
+    vec![Part::Rows { command: command.to_owned(), claims: claims.collect() }]
 }
 
 fn get_cost() -> Vec<Part> {

@@ -144,7 +144,21 @@ impl KeyFilter {
     /// Has what [`KeyFilter::add`] will look at brought near.
     #[inline]
     pub(crate) fn announce(&self, hash: u64) {
-        let stage = self.newest.load(Relaxed);
+        self.announce_in(self.newest.load(Relaxed), hash);
+    }
+
+    /// Has most of what [`KeyFilter::may_have`] will look at brought near: of the stages the two largest.
+    #[inline]
+    pub(crate) fn announce_lookup(&self, hash: u64) {
+        let newest = self.newest.load(Relaxed);
+        self.announce_in(newest, hash);
+        if newest > 0 {
+            self.announce_in(newest - 1, hash);
+        }
+    }
+
+    #[inline]
+    fn announce_in(&self, stage: usize, hash: u64) {
         if let Some(word) = self.stages[stage].get().and_then(|pieces| word_of(stage, pieces, hash)) {
             bring_near(word);
         }

@@ -256,6 +256,12 @@ impl Memtable {
         self.keys.may_have(hash)
     }
 
+    /// Has what [`Memtable::may_have`] will look at brought near.
+    #[inline]
+    pub(crate) fn announce_lookup(&self, hash: u64) {
+        self.keys.announce_lookup(hash);
+    }
+
     /// Memory held, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let zones = self.chain().map_or(0, ChainRecords::bytes);

@@ -54,7 +54,7 @@ pub(crate) fn look_up<'h>(
 ) {
     let mut turns: Vec<_> = Vec::with_capacity(TURNS);
     for (number, view, key) in keys.by_ref().take(TURNS) {
-        turns.push((number, Box::pin(one(view, hold, key, seq))));
+        turns.push((number, Box::pin(begin(view, hold, key, seq))));
     }
     let mut nobody = Context::from_waker(Waker::noop());
     while !turns.is_empty() {
@@ -68,7 +68,8 @@ pub(crate) fn look_up<'h>(
                     match keys.next() {
                         Some((next, view, key)) => {
                             *number = next;
-                            lookup.set(one(view, hold, key, seq));
+                            lookup.set(begin(view, hold, key, seq));
+                            at += 1;
                         }
                         None => drop(turns.swap_remove(at)),
                     }
@@ -87,12 +88,28 @@ fn give_way() -> impl Future<Output = ()> {
     })
 }
 
+/// A lookup, to be gone on with in the next round: what it looks at first comes near until then.
+fn begin<'h>(
+    view: View<'h>,
+    hold: &'h Hold<'h>,
+    key: &'h [u8],
+    seq: Seq,
+) -> impl Future<Output = Result<Said<'h>>> {
+    let hash = checksum::key_hash(key);
+    view.state.memtables.iter().for_each(|m| m.announce_lookup(hash));
+    one(view, hold, (key, seq), hash)
+}
+
 /// As [`crate::read::lookup::Walk`], but that what memory lacks is not named.
-async fn one<'h>(view: View<'h>, hold: &'h Hold<'h>, key: &'h [u8], seq: Seq) -> Result<Said<'h>> {
-    let mut hash = None;
+async fn one<'h>(
+    view: View<'h>,
+    hold: &'h Hold<'h>,
+    (key, seq): (&'h [u8], Seq),
+    hash: u64,
+) -> Result<Said<'h>> {
     for m in &view.state.memtables {
         let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Said::Outdated) };
-        if m.may_have(|| *hash.get_or_insert_with(|| checksum::key_hash(key))) {
+        if m.may_have(|| hash) {
             let mut search = m.index().search(key);
             loop {
                 give_way().await;
@@ -116,7 +133,7 @@ async fn one<'h>(view: View<'h>, hold: &'h Hold<'h>, key: &'h [u8], seq: Seq) ->
         run += 1;
         let Some(r) = r.find(key) else { continue };
         let asked = Asked::new(r, view, key, seq)?;
-        match in_extent(asked, r, view, hold, (key, seq), &mut hash).await? {
+        match in_extent(asked, r, view, hold, (key, seq), hash).await? {
             Some(said) => return Ok(said),
             None if asked.cover > 0 => return Ok(Said::Value(None)),
             None => {}
@@ -132,7 +149,7 @@ async fn in_extent<'h>(
     view: View<'h>,
     hold: &'h Hold<'h>,
     (key, seq): (&'h [u8], Seq),
-    hash: &mut Option<u64>,
+    hash: u64,
 ) -> Result<Option<Said<'h>>> {
     let extent: &Extent = &r.extent;
     if extent.meta.blocks == 0 {
@@ -149,7 +166,6 @@ async fn in_extent<'h>(
         let Some(known) = near.known(number) else { return Ok(Some(Said::NotAll)) };
         near.announce(number, known);
         if known.filter_len() > 0 {
-            let hash = *hash.get_or_insert_with(|| checksum::key_hash(key));
             let Some(filters) = near.filters() else { return Ok(Some(Said::NotAll)) };
             let own = filter_at(filters.bytes(), (known.filter_offset, known.filter_len()), extent)?;
             near.announce_bytes(filter::probed(own, hash));
