@@ -1,20 +1,27 @@
 //! Keys and values: made from numbers, the same for every engine.
 //!
 //! Record `i` has the key `2 i`, big-endian, so that order of numbers is order of keys; odd keys are never written and
-//! serve as the ones that are missing. Values are windows into a pool of which half compresses.
+//! serve as the ones that are missing. Or keys are *scattered*: hashes of these numbers, in no order. Values are windows into a pool of which half compresses.
 
 use crate::choice::mix;
+use crate::settings::Settings;
 
 /// Bytes that values are cut from.
 const POOL: usize = 1 << 20;
 
 pub(crate) struct Data {
     key_bytes: usize,
+    scattered: bool,
     value_bytes: usize,
     pool: Vec<u8>,
 }
 
 impl Data {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        let Settings { key_bytes, value_bytes, scattered, .. } = *settings;
+        Data { scattered, ..Data::new(key_bytes, value_bytes) }
+    }
+
     pub(crate) fn new(key_bytes: usize, value_bytes: usize) -> Self {
         // Stretches of random bytes and of one byte, alternating, 50 bytes each: any window is half of either kind.
         let mut pool = Vec::with_capacity(POOL + value_bytes + 64);
@@ -27,7 +34,7 @@ impl Data {
             pool.truncate(pool.len() - 6);
             pool.resize(pool.len() + 50, (n % 251) as u8);
         }
-        Data { key_bytes, value_bytes, pool }
+        Data { key_bytes, scattered: false, value_bytes, pool }
     }
 
     /// Writes the key of record `i` into `key`.
@@ -41,6 +48,8 @@ impl Data {
     }
 
     fn number(&self, n: u64, key: &mut Vec<u8>) {
+        // (Which maps them one to one.)
+        let n = if self.scattered { mix(n) } else { n };
         key.clear();
         key.extend_from_slice(&n.to_be_bytes());
         key.resize(self.key_bytes, b'0');
@@ -114,5 +123,25 @@ mod tests {
         assert_eq!(a.len(), 16);
         assert_eq!(d.value(3, 1), d.value(3, 1));
         assert_ne!(d.value(3, 1), d.value(3, 2));
+    }
+
+    #[test]
+    fn scattered_keys_are_as_many() {
+        let d = Data { scattered: true, ..Data::new(16, 10) };
+        let key = |i: u64| {
+            let mut key = vec![];
+            if i.is_multiple_of(2) {
+                d.key(i / 2, &mut key)
+            } else {
+                d.missing(i / 2, &mut key)
+            }
+            key
+        };
+        let keys: Vec<_> = (0..2000).map(key).collect();
+        let mut sorted = keys.clone();
+        sorted.sort_unstable();
+        assert_ne!(keys, sorted);
+        sorted.dedup();
+        assert_eq!(sorted.len(), keys.len());
     }
 }

@@ -13,6 +13,8 @@ pub(crate) struct Settings {
     pub(crate) tables: u64,
     pub(crate) key_bytes: usize,
     pub(crate) value_bytes: usize,
+    /// Keys are hashes.
+    pub(crate) scattered: bool,
     /// None: as the workload has it.
     pub(crate) zipf: Option<f64>,
     pub(crate) cache_bytes: u64,
@@ -40,6 +42,7 @@ impl Settings {
             tables: a.tables,
             key_bytes: a.key_bytes as usize,
             value_bytes: a.value_bytes as usize,
+            scattered: a.scattered,
             zipf: a.zipf,
             cache_bytes: a.cache_mib << 20,
             memtable_bytes: a.memtable_mib << 20,

@@ -186,6 +186,7 @@ impl Claim {
             false => unit.to_owned(),
         };
         let steps = ![OURS, THEIRS].contains(&self.against);
+        let keys = if args.scattered { ", scattered keys" } else { "" };
         let size = if steps && args.zipf.is_none() {
             format!(", {}-byte values", args.value_bytes)
         } else {
@@ -202,7 +203,7 @@ impl Claim {
         Ok(Line {
             figure,
             row: format!(
-                "{whose}{} {}{}{size}: {what}",
+                "{whose}{} {}{}{size}{keys}: {what}",
                 self.workload,
                 threads(self.threads),
                 if args.sync { ", synced" } else { "" }

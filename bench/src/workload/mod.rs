@@ -247,7 +247,7 @@ pub(crate) fn warm(engine: &dyn Engine, settings: &Settings) -> Result<Measured,
     const STRIDE: usize = 64;
     engine.flush()?;
     engine.settle()?;
-    let data = Data::new(settings.key_bytes, settings.value_bytes);
+    let data = Data::of(settings);
     let mut session = engine.session()?;
     let mut recorder = Recorder::new(Instant::now())?;
     let mut key = Vec::new();
@@ -304,7 +304,7 @@ const RUNS: u64 = 4;
 /// Writes these records of the one order in which loads go, in batches.
 fn fill(engine: &dyn Engine, settings: &Settings, range: Range<u64>) -> Result<Measured, Failure> {
     const BATCH: u64 = 100;
-    let data = Data::new(settings.key_bytes, settings.value_bytes);
+    let data = Data::of(settings);
     let shuffle = Shuffle::new(settings.records, 1);
     let mut session = engine.session()?;
     let mut recorder = Recorder::new(Instant::now())?;
@@ -332,7 +332,7 @@ pub(crate) fn run(
     plan: &Plan,
     inserted: &std::sync::atomic::AtomicU64,
 ) -> Result<Measured, Failure> {
-    let data = Data::new(settings.key_bytes, settings.value_bytes);
+    let data = Data::of(settings);
     let zipf = settings.zipf.unwrap_or(plan.workload.default_zipf());
     let zipf = Zipf::new(settings.records, zipf);
     let began = Instant::now();

@@ -391,10 +391,12 @@ impl Cache {
         &self.accounts
     }
 
-    /// Counts an access that found its frame.
+    /// Counts accesses that found their frames.
     #[inline]
-    pub(crate) fn hit(&self) {
-        self.hits.bump();
+    pub(crate) fn add_hits(&self, count: u64) {
+        if count > 0 {
+            self.hits.add(count);
+        }
     }
 
     /// The frame of `key`, by search.

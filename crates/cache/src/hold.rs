@@ -1,5 +1,6 @@
 //! Looking at several frames under one epoch guard, by search and by swizzle slot.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, Range};
 
@@ -14,6 +15,8 @@ use crate::swizzle::{Array, Children, PARENT, SECTION, Slots, Swizzling};
 pub struct Hold<'c> {
     cache: &'c Cache,
     guard: Guard<'c>,
+    /// Accesses that found their frame: counted for all threads at the end.
+    hits: Cell<u64>,
 }
 
 /// A frame that was found under a hold, and is good as long as that. Dereferences to the bytes.
@@ -22,7 +25,7 @@ pub struct Seen<'h>(Found<'h>);
 
 impl<'c> Hold<'c> {
     pub(crate) fn new(cache: &'c Cache, guard: Guard<'c>) -> Hold<'c> {
-        Hold { cache, guard }
+        Hold { cache, guard, hits: Cell::new(0) }
     }
 
     /// The frame of `key`, by search.
@@ -156,11 +159,18 @@ impl<'c> Hold<'c> {
     #[inline]
     fn see<'h>(&self, found: Found<'h>) -> Seen<'h> {
         found.touch();
-        self.cache.hit();
+        self.hits.set(self.hits.get() + 1);
         if self.cache.counts() {
             drop(found.pin());
         }
         Seen(found)
+    }
+}
+
+impl Drop for Hold<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.cache.add_hits(self.hits.get());
     }
 }
 

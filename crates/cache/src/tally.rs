@@ -12,9 +12,14 @@ pub(crate) struct Tally(ThreadLocal<CachePadded<AtomicU64>>);
 impl Tally {
     #[inline]
     pub(crate) fn bump(&self) {
+        self.add(1);
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
         let own = self.0.get_or_default();
         // Only this thread writes the word, so no read-modify-write is needed.
-        own.store(own.load(Relaxed) + 1, Relaxed);
+        own.store(own.load(Relaxed) + count, Relaxed);
     }
 
     /// The sum over all threads, those that ended included.

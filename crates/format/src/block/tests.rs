@@ -507,6 +507,30 @@ fn a_shape_refuses_other_bytes() {
 }
 
 #[test]
+fn leaves_are_walked_alike_whatever_lengths_records_have() {
+    // Around the lengths at which a length takes another byte, of keys as of values.
+    for lens in [[0, 1, 126], [127, 128, 129], [126, 16_383, 16_384], [0, 128, 16_385]] {
+        for stem in [0, 1, 120, 127, 128] {
+            let key = |n: usize| [&vec![b'k'; stem][..], &[n as u8 / 3, b'x', n as u8 % 3][..n % 4]].concat();
+            let mut keys: Vec<_> = (0..60).map(key).collect();
+            keys.sort();
+            keys.dedup();
+            let value = |n: usize| vec![n as u8; lens[n % 3]];
+            let values: Vec<_> = (0..keys.len()).map(value).collect();
+            let records: Vec<_> = keys.iter().zip(&values).map(|(k, v)| rec(k, 5, v)).collect();
+            let bytes = build(&records, TwoLayer, 16).bytes;
+            let block = Block::parse(&bytes).unwrap();
+            for (k, v) in keys.iter().zip(&values) {
+                assert_eq!(get(block, k, 5).unwrap().unwrap().2, v, "{stem} {lens:?}");
+                assert_eq!(get(block, k, 4).unwrap(), None);
+                let beside = [&k[..], b"\0"].concat();
+                assert_eq!(get(block, &beside, 5).unwrap().is_some(), keys.contains(&beside));
+            }
+        }
+    }
+}
+
+#[test]
 fn forms_out_of_range_are_refused() {
     assert!(BlockForm::default().check().is_ok());
     assert!(BlockForm { target_bytes: 1000, ..BlockForm::default() }.check().is_err());

@@ -8,6 +8,7 @@ use terrane_format::extent::{Index, IndexApproach};
 
 use crate::levels::{Extent, Known, KnownIndex};
 use crate::read::blocks::Part;
+use crate::read::lookup::filter_at;
 
 /// Bytes at a block's end that a search looks at first: the trailer and the root of the directory.
 const SEARCHED_FIRST: u32 = 24 + 128;
@@ -135,6 +136,19 @@ impl<'h> Near<'h> {
         if let Some(known) = self.known(number) {
             self.hold.prefetch_ends(self.blocks, number, known.raw_len);
         }
+    }
+
+    /// The filter of a block, empty if it has none; `None` if it is not in memory.
+    ///
+    /// # Errors
+    /// Corruption if it lies outside of the filters.
+    #[inline]
+    pub(crate) fn filter_of(&self, known: &Known) -> Result<Option<&'h [u8]>> {
+        if known.filter_len() == 0 {
+            return Ok(Some(&[]));
+        }
+        let Some(filters) = self.filters() else { return Ok(None) };
+        filter_at(filters.bytes(), (known.filter_offset, known.filter_len()), self.extent).map(Some)
     }
 
     /// The filters, if they are in memory.

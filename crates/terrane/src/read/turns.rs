@@ -2,21 +2,24 @@
 //! at the same time. What a lookup costs that finds its block in memory but not in the processor's caches is, for the most part, such
 //! waiting: a handful of loads, each of which tells where the next one goes.
 //!
-//! Each lookup is a future that gives way where it has asked for something, and they are polled in a round. (Interleaving with
-//! coroutines: G. Psaropoulos, T. Legler, N. May, A. Ailamaki, "Interleaving with Coroutines: A Practical Approach for Robust Index
-//! Joins", VLDB 2017.) Nothing here reads the medium but, once, the range tombstones of an extent that has any.
+//! A *group* goes through the memtables and runs together, and through each of them in *stages*: a loop over those that are still
+//! unanswered, each of which ends by asking for what the next stage looks at. (Group prefetching: S. Chen, A. Ailamaki, P. B. Gibbons,
+//! T. C. Mowry, "Improving Hash Join Performance through Prefetching", ICDE 2004.) Nothing here reads the medium but, once, the range
+//! tombstones of an extent that has any.
 
 use std::borrow::Cow;
-use std::future::{Future, poll_fn};
-use std::task::{Context, Poll, Waker};
+use std::ptr;
 
 use terrane_base::{Result, Seq};
 use terrane_cache::Hold;
-use terrane_format::block::{Block, Probe};
+use terrane_format::block::{Block, LeafProbe, Probe, get};
+use terrane_format::extent::IndexApproach;
 use terrane_format::{Kind, checksum, filter};
+use terrane_memindex::Search;
 
-use crate::levels::{Extent, ExtentRef};
-use crate::read::lookup::{Asked, Found, View, filter_at, run_at};
+use crate::levels::{Extent, Known, Run};
+use crate::memtable::Memtable;
+use crate::read::lookup::{Asked, Found, View, run_at};
 use crate::read::near::Near;
 
 /// How many take turns. The processor has ten or a few more loads under way at the same time; some lookups have asked for more than one
@@ -35,160 +38,280 @@ pub(crate) enum Said<'h> {
 }
 
 impl Said<'_> {
-    /// A copy.
-    pub(crate) fn into_owned(self) -> Said<'static> {
-        match self {
-            Said::Value(v) => Said::Value(v.map(|(kind, value)| (kind, Cow::Owned(value.into_owned())))),
-            Said::NotAll => Said::NotAll,
-            Said::Outdated => Said::Outdated,
-        }
-    }
+    /// There is none.
+    const NOTHING: Self = Said::Value(None);
 }
 
-/// Looks up `keys`, which come with their numbers and with where to look, at `seq`, and tells `done` of each of them, in any order.
+/// Looks up `keys`, which come with their numbers and with where to look, at `seq`, and tells `done` of each of them, in any order. Those
+/// that look at the same state should come one behind the other.
 pub(crate) fn look_up<'h>(
     hold: &'h Hold<'h>,
     seq: Seq,
-    mut keys: impl Iterator<Item = (usize, View<'h>, &'h [u8])>,
+    keys: impl Iterator<Item = (usize, View<'h>, &'h [u8])>,
     mut done: impl FnMut(usize, Result<Said<'_>>),
 ) {
-    let mut turns: Vec<_> = Vec::with_capacity(TURNS);
-    for (number, view, key) in keys.by_ref().take(TURNS) {
-        turns.push((number, Box::pin(begin(view, hold, key, seq))));
-    }
-    let mut nobody = Context::from_waker(Waker::noop());
-    while !turns.is_empty() {
+    let mut keys = keys.peekable();
+    let mut group = Group { hold, seq, turns: Vec::with_capacity(TURNS), stages: Stages::default() };
+    while let Some(&(_, view, _)) = keys.peek() {
+        let of_it = |(_, v, _): &(usize, View<'h>, &'h [u8])| ptr::eq(v.state, view.state);
+        while group.turns.len() < TURNS
+            && let Some((number, _, key)) = keys.next_if(of_it)
+        {
+            group.begin(view, number, key);
+        }
+        for m in &view.state.memtables {
+            group.look_in_memtable(m, &mut done);
+        }
         let mut at = 0;
-        while let Some((number, lookup)) = turns.get_mut(at) {
-            match lookup.as_mut().poll(&mut nobody) {
-                Poll::Pending => at += 1,
-                Poll::Ready(said) => {
-                    done(*number, said);
-                    // The next key has the place, and the memory.
-                    match keys.next() {
-                        Some((next, view, key)) => {
-                            *number = next;
-                            lookup.set(begin(view, hold, key, seq));
-                            at += 1;
-                        }
-                        None => drop(turns.swap_remove(at)),
-                    }
-                }
-            }
+        while !group.turns.is_empty()
+            && let Some(run) = run_at(view.state, at)
+        {
+            group.look_in_run(view, run, &mut done);
+            at += 1;
         }
+        group.turns.drain(..).for_each(|t| done(t.number, Ok(Said::NOTHING)));
     }
 }
 
-/// Lets the others go on.
-fn give_way() -> impl Future<Output = ()> {
-    let mut given = false;
-    poll_fn(move |_| match std::mem::replace(&mut given, true) {
-        true => Poll::Ready(()),
-        false => Poll::Pending,
-    })
-}
-
-/// A lookup, to be gone on with in the next round: what it looks at first comes near until then.
-fn begin<'h>(
-    view: View<'h>,
-    hold: &'h Hold<'h>,
+/// A key that is looked up.
+struct Turn<'h> {
+    number: usize,
     key: &'h [u8],
+    hash: u64,
+    answered: bool,
+}
+
+/// Those that take turns; see the module's head.
+struct Group<'h> {
+    hold: &'h Hold<'h>,
     seq: Seq,
-) -> impl Future<Output = Result<Said<'h>>> {
-    let hash = checksum::key_hash(key);
-    view.state.memtables.iter().for_each(|m| m.announce_lookup(hash));
-    one(view, hold, (key, seq), hash)
+    turns: Vec<Turn<'h>>,
+    stages: Stages<'h>,
 }
 
-/// As [`crate::read::lookup::Walk`], but that what memory lacks is not named.
-async fn one<'h>(
-    view: View<'h>,
-    hold: &'h Hold<'h>,
-    (key, seq): (&'h [u8], Seq),
-    hash: u64,
-) -> Result<Said<'h>> {
-    for m in &view.state.memtables {
-        let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Said::Outdated) };
-        if m.may_have(|| hash) {
-            let mut search = m.index().search(key);
-            loop {
-                give_way().await;
-                if !search.step() {
-                    break;
-                }
-            }
-            if let Some(r) = search.finish(seq) {
-                m.verify_read(&r)?;
-                let found = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
-                return Ok(Said::Value(value((r.seq >= cover).then_some(found))));
-            }
-        }
-        // What lies below is older than any tombstone here.
-        if cover > 0 {
-            return Ok(Said::Value(None));
-        }
-    }
-    let mut run = 0;
-    while let Some(r) = run_at(view.state, run) {
-        run += 1;
-        let Some(r) = r.find(key) else { continue };
-        let asked = Asked::new(r, view, key, seq)?;
-        match in_extent(asked, r, view, hold, (key, seq), hash).await? {
-            Some(said) => return Ok(said),
-            None if asked.cover > 0 => return Ok(Said::Value(None)),
-            None => {}
-        }
-    }
-    Ok(Said::Value(None))
+/// Whoever is in a stage of a memtable or run, each with the place of its turn. Kept for their memory.
+#[derive(Default)]
+struct Stages<'h> {
+    searches: Vec<(usize, Search<'h, 'h>, Seq)>,
+    indexes: Vec<InIndex<'h>>,
+    blocks: Vec<InBlock<'h>>,
+    probes: Vec<(usize, Probe<'h, 'h>)>,
+    leaves: Vec<(usize, LeafProbe<'h, 'h>)>,
 }
 
-/// What one extent says; `None` is nothing.
-async fn in_extent<'h>(
+/// Knows where in the index to look for its block.
+struct InIndex<'h> {
+    turn: usize,
     asked: Asked<'h>,
-    r: &'h ExtentRef,
-    view: View<'h>,
-    hold: &'h Hold<'h>,
-    (key, seq): (&'h [u8], Seq),
-    hash: u64,
-) -> Result<Option<Said<'h>>> {
-    let extent: &Extent = &r.extent;
-    if extent.meta.blocks == 0 {
-        return Ok(None);
-    }
-    if let Some(row) = asked.row() {
-        return Ok(Some(Said::Value(value(asked.judge(row.seq, row.kind, &row.value))).into_owned()));
-    }
-    let Some(near) = Near::of(extent, view.cache, hold) else { return Ok(Some(Said::NotAll)) };
-    let approach = near.approach(key)?;
-    give_way().await;
-    let Some((first, next_has_key)) = near.own_position_from(&approach, key, seq)? else { return Ok(None) };
-    for number in first..=first + u32::from(next_has_key) {
-        let Some(known) = near.known(number) else { return Ok(Some(Said::NotAll)) };
-        near.announce(number, known);
-        if known.filter_len() > 0 {
-            let Some(filters) = near.filters() else { return Ok(Some(Said::NotAll)) };
-            let own = filter_at(filters.bytes(), (known.filter_offset, known.filter_len()), extent)?;
-            near.announce_bytes(filter::probed(own, hash));
-            give_way().await;
-            if !filter::may_contain(own, hash) {
-                continue;
-            }
-        } else {
-            give_way().await;
-        }
-        let Some(block) = near.block(number, known) else { return Ok(Some(Said::NotAll)) };
-        let in_block = |e| near.in_block(number, e);
-        let probe = Probe::new(Block::parse(block.bytes()).map_err(in_block)?, key, seq);
-        give_way().await;
-        let probe = probe.to_leaf();
-        give_way().await;
-        if let Some(hit) = probe.look().map_err(in_block)? {
-            return Ok(Some(Said::Value(value(asked.meet(hit)))));
-        }
-    }
-    Ok(None)
+    near: Near<'h>,
+    approach: IndexApproach,
 }
 
-fn value(found: Option<Found<'_>>) -> Option<(Kind, Cow<'_, [u8]>)> {
-    found.filter(|f| !f.kind.is_delete()).map(|f| (f.kind, Cow::Borrowed(f.value)))
+/// Knows its block.
+struct InBlock<'h> {
+    turn: usize,
+    asked: Asked<'h>,
+    near: Near<'h>,
+    number: u32,
+    known: &'h Known,
+    /// The filter, if the block has one.
+    filter: &'h [u8],
+    /// The next block may have the key too.
+    next_has_key: bool,
+}
+
+/// What a stage comes to for one lookup that does not go on to the next.
+enum End<'h> {
+    /// The memtable or run says nothing of the key.
+    Nothing,
+    Said(Said<'h>),
+}
+
+impl<'h> Turn<'h> {
+    fn answer(&mut self, said: Result<Said<'_>>, done: &mut impl FnMut(usize, Result<Said<'_>>)) {
+        self.answered = true;
+        done(self.number, said);
+    }
+
+    /// The end of a look at an extent.
+    #[inline]
+    fn end(
+        &mut self,
+        asked: &Asked<'h>,
+        end: Result<End<'h>>,
+        done: &mut impl FnMut(usize, Result<Said<'_>>),
+    ) {
+        match end {
+            Ok(End::Said(said)) => self.answer(Ok(said), done),
+            // What lies below is older than the tombstone.
+            Ok(End::Nothing) if asked.cover > 0 => self.answer(Ok(Said::NOTHING), done),
+            Ok(End::Nothing) => {}
+            Err(e) => self.answer(Err(e), done),
+        }
+    }
+}
+
+impl<'h> Group<'h> {
+    /// Takes a key in. What is looked at first comes near.
+    #[inline]
+    fn begin(&mut self, view: View<'h>, number: usize, key: &'h [u8]) {
+        let hash = checksum::key_hash(key);
+        view.state.memtables.iter().for_each(|m| m.announce_lookup(hash));
+        self.turns.push(Turn { number, key, hash, answered: false });
+    }
+
+    fn look_in_memtable(&mut self, m: &'h Memtable, done: &mut impl FnMut(usize, Result<Said<'_>>)) {
+        let (seq, searches) = (self.seq, &mut self.stages.searches);
+        for (at, turn) in self.turns.iter_mut().enumerate() {
+            match m.tombstones.covering(turn.key, seq) {
+                None => turn.answer(Ok(Said::Outdated), done),
+                Some(cover) if m.may_have(|| turn.hash) => {
+                    searches.push((at, m.index().search(turn.key), cover));
+                }
+                // What lies below is older than any tombstone here.
+                Some(1..) => turn.answer(Ok(Said::NOTHING), done),
+                Some(0) => {}
+            }
+        }
+        let mut under_way = !searches.is_empty();
+        while under_way {
+            under_way = false;
+            searches.iter_mut().for_each(|(_, search, _)| under_way |= search.step());
+        }
+        for (at, search, cover) in searches.drain(..) {
+            let turn = &mut self.turns[at];
+            match search.finish(seq) {
+                Some(r) => {
+                    let said = m.verify_read(&r).and_then(|()| {
+                        let found = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
+                        Ok(value((r.seq >= cover).then_some(found)))
+                    });
+                    turn.answer(said, done);
+                }
+                None if cover > 0 => turn.answer(Ok(Said::NOTHING), done),
+                None => {}
+            }
+        }
+        self.turns.retain(|t| !t.answered);
+    }
+
+    fn look_in_run(&mut self, view: View<'h>, run: &'h Run, done: &mut impl FnMut(usize, Result<Said<'_>>)) {
+        let (hold, seq) = (self.hold, self.seq);
+        let Group { turns, stages: Stages { indexes, blocks, probes, leaves, .. }, .. } = self;
+        for (at, turn) in turns.iter_mut().enumerate() {
+            let Some(r) = run.find(turn.key) else { continue };
+            let extent: &Extent = &r.extent;
+            let asked = match Asked::new(r, view, turn.key, seq) {
+                Ok(asked) => asked,
+                Err(e) => {
+                    turn.answer(Err(e), done);
+                    continue;
+                }
+            };
+            if extent.meta.blocks == 0 {
+                turn.end(&asked, Ok(End::Nothing), done);
+            } else if let Some(row) = asked.row() {
+                let said = value(asked.judge(row.seq, row.kind, &row.value));
+                turn.answer(Ok(said), done);
+            } else if let Some(near) = Near::of(extent, view.cache, hold) {
+                match near.approach(turn.key) {
+                    Ok(approach) => indexes.push(InIndex { turn: at, asked, near, approach }),
+                    Err(e) => turn.answer(Err(e), done),
+                }
+            } else {
+                turn.answer(Ok(Said::NotAll), done);
+            }
+        }
+        for look in indexes.iter() {
+            let turn = &mut turns[look.turn];
+            match look.to_block(turn, seq) {
+                Ok(Ok(block)) => blocks.push(block),
+                Ok(Err(end)) => turn.end(&look.asked, Ok(end), done),
+                Err(e) => turn.end(&look.asked, Err(e), done),
+            }
+        }
+        indexes.clear();
+        for (at, look) in blocks.iter().enumerate() {
+            let turn = &mut turns[look.turn];
+            match look.probe(turn, seq) {
+                Ok(Ok(probe)) => probes.push((at, probe)),
+                Ok(Err(End::Nothing)) => turn.end(&look.asked, look.look_in_next(turn, seq), done),
+                Ok(Err(end)) => turn.end(&look.asked, Ok(end), done),
+                Err(e) => turn.end(&look.asked, Err(e), done),
+            }
+        }
+        leaves.extend(probes.iter().map(|(at, probe)| (*at, probe.to_leaf())));
+        probes.clear();
+        for (at, leaf) in leaves.iter() {
+            let look = &blocks[*at];
+            let turn = &mut turns[look.turn];
+            let end = match leaf.look() {
+                Ok(Some(hit)) => Ok(End::Said(value(look.asked.meet(hit)))),
+                Ok(None) => look.look_in_next(turn, seq),
+                Err(e) => Err(look.near.in_block(look.number, e)),
+            };
+            turn.end(&look.asked, end, done);
+        }
+        leaves.clear();
+        blocks.clear();
+        turns.retain(|t| !t.answered);
+    }
+}
+
+impl<'h> InIndex<'h> {
+    /// Finds the block.
+    #[inline]
+    fn to_block(&self, turn: &Turn<'h>, seq: Seq) -> Result<Result<InBlock<'h>, End<'h>>> {
+        let InIndex { near, asked, .. } = *self;
+        let Some((number, next_has_key)) = near.own_position_from(&self.approach, turn.key, seq)? else {
+            return Ok(Err(End::Nothing));
+        };
+        let Some(known) = near.known(number) else { return Ok(Err(End::Said(Said::NotAll))) };
+        near.announce(number, known);
+        let Some(filter) = near.filter_of(known)? else { return Ok(Err(End::Said(Said::NotAll))) };
+        near.announce_bytes(filter::probed(filter, turn.hash));
+        Ok(Ok(InBlock { turn: self.turn, asked, near, number, known, filter, next_has_key }))
+    }
+}
+
+impl<'h> InBlock<'h> {
+    /// Begins to search the block, unless its filter says no.
+    #[inline]
+    fn probe(&self, turn: &Turn<'h>, seq: Seq) -> Result<Result<Probe<'h, 'h>, End<'h>>> {
+        if !filter::may_contain(self.filter, turn.hash) {
+            return Ok(Err(End::Nothing));
+        }
+        let Some(block) = self.near.block(self.number, self.known) else {
+            return Ok(Err(End::Said(Said::NotAll)));
+        };
+        let block = Block::parse(block.bytes()).map_err(|e| self.near.in_block(self.number, e))?;
+        Ok(Ok(Probe::new(block, turn.key, seq)))
+    }
+
+    /// Searches the next block too, if that may have the key. (Few keys have versions in two blocks: nobody waits for others here.)
+    #[inline]
+    fn look_in_next(&self, turn: &Turn<'h>, seq: Seq) -> Result<End<'h>> {
+        match self.next_has_key {
+            true => self.look_at(self.number + 1, turn, seq),
+            false => Ok(End::Nothing),
+        }
+    }
+
+    #[cold]
+    fn look_at(&self, number: u32, turn: &Turn<'h>, seq: Seq) -> Result<End<'h>> {
+        let near = &self.near;
+        let Some(known) = near.known(number) else { return Ok(End::Said(Said::NotAll)) };
+        let Some(filter) = near.filter_of(known)? else { return Ok(End::Said(Said::NotAll)) };
+        if !filter::may_contain(filter, turn.hash) {
+            return Ok(End::Nothing);
+        }
+        let Some(block) = near.block(number, known) else { return Ok(End::Said(Said::NotAll)) };
+        let hit = Block::parse(block.bytes()).and_then(|block| get(block, turn.key, seq));
+        let hit = hit.map_err(|e| near.in_block(number, e))?;
+        Ok(hit.map_or(End::Nothing, |hit| End::Said(value(self.asked.meet(hit)))))
+    }
+}
+
+fn value(found: Option<Found<'_>>) -> Said<'_> {
+    Said::Value(found.filter(|f| !f.kind.is_delete()).map(|f| (f.kind, Cow::Borrowed(f.value))))
 }
