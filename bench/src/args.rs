@@ -51,7 +51,7 @@ pub(crate) struct RunArgs {
     /// Bytes of a key
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(8..=65536))]
     pub(crate) key_bytes: u64,
-    /// Keys are hashes, in no order: `fillseq` writes them so, and what is said of stretches of keys does not hold
+    /// Keys are hashes, in no order: `fillseq` writes them so too. Not for workloads that are about stretches of keys
     #[arg(long)]
     pub(crate) scattered: bool,
     /// Bytes of a value; half of them compress

@@ -40,6 +40,9 @@ pub(crate) fn rows(
     if let Some(zipf) = settings.zipf.filter(|z| !(0.0..1.0).contains(z)) {
         return Err(format!("--zipf {zipf}: from 0 up to, and without, 1").into());
     }
+    if let Some(w) = a.workload.iter().find(|w| a.scattered && w.needs_order()) {
+        return Err(format!("{w} is about stretches of keys, and keys that are scattered have none").into());
+    }
     let entrants: Vec<Entrant> =
         a.engine.iter().flat_map(|k| k.entrants(&peers, a.terrane_block_kib.as_deref())).collect();
     let dir = scratch(a.dir.as_deref())?;

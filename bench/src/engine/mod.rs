@@ -48,6 +48,8 @@ pub(crate) enum Kind {
     TerranePm,
     /// terrane-pm, but what commits do not need of its memory stays empty
     TerranePmBare,
+    /// terrane-pm, with the indexes of memtables in that memory too
+    TerranePmIndex,
     /// terrane-pm, with a log that trails behind
     TerranePmLog,
     /// terrane-pm with all other files in main memory too, as if everything were on such a device
@@ -102,6 +104,7 @@ impl Kind {
             Kind::TerraneCores => "terrane-cores",
             Kind::TerranePm => "terrane-pm",
             Kind::TerranePmBare => "terrane-pm-bare",
+            Kind::TerranePmIndex => "terrane-pm-index",
             Kind::TerranePmLog => "terrane-pm-log",
             Kind::TerranePmMemory => "terrane-pm-memory",
             Kind::TerraneSkiplist => "terrane-skiplist",
@@ -141,8 +144,8 @@ impl Kind {
 
     /// Whether its persistent memory, which is simulated, is a file apart from its database.
     pub(crate) fn has_memory(self) -> bool {
-        use Kind::{TerranePm, TerranePmBare, TerranePmLog, TerranePmMemory};
-        matches!(self, TerranePm | TerranePmBare | TerranePmLog | TerranePmMemory)
+        use Kind::{TerranePm, TerranePmBare, TerranePmIndex, TerranePmLog, TerranePmMemory};
+        matches!(self, TerranePm | TerranePmBare | TerranePmIndex | TerranePmLog | TerranePmMemory)
     }
 
     /// Whether all its files are in main memory.

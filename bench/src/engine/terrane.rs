@@ -64,6 +64,7 @@ impl Terrane {
         let medium = match entrant.kind {
             kind if kind.has_memory() => {
                 let has_log = kind == Kind::TerranePmLog;
+                let memory = memory.index_in_memory(kind == Kind::TerranePmIndex);
                 Medium::Pmem(memory.mode(PmemMode::StandIn).trailing_log(has_log))
             }
             Kind::TerranePageCache => Medium::Pmem(memory.mode(PmemMode::PageCache)),

@@ -115,6 +115,12 @@ impl Workload {
         matches!(self, Workload::Readwhilecompacting | Workload::Readmoving)
     }
 
+    /// Whether it counts on records that follow each other having keys that do.
+    pub(crate) fn needs_order(self) -> bool {
+        use Workload as W;
+        matches!(self, W::Scan | W::Readwhilecompacting | W::Readmoving)
+    }
+
     /// Whether its operations are transactions, or go on beside some.
     pub(crate) fn transacts(self) -> bool {
         use Workload as W;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 use terrane_base::{ErrorKind, Lsn, MemoryBudget, Result};
@@ -38,7 +38,9 @@ fn memtable(chain: Chain, space: &Arc<Space>, place: Where) -> ChainIndex {
     let budget = MemoryBudget::new(0);
     let index = match place {
         Where::Dram(kind) => MemIndex::new(kind, budget),
-        Where::Zones => MemIndex::in_chunks(VolatileZones::new(space.clone()), IndexKind::Art, budget),
+        Where::Zones => {
+            MemIndex::in_chunks(Arc::default(), VolatileZones::new(space.clone()), IndexKind::Art, budget)
+        }
     };
     ChainIndex::new(chain, index)
 }
@@ -159,7 +161,7 @@ fn nodes_take_zones_as_long_as_there_are_enough_for_commits() {
     let space = open(&*media, Path::new("/pm"), PmemMode::Dax);
     let zones = VolatileZones::new(space.clone());
     let budget = MemoryBudget::new(0);
-    let index = MemIndex::in_chunks(zones.clone(), IndexKind::Art, budget.clone());
+    let index = MemIndex::in_chunks(Arc::default(), zones.clone(), IndexKind::Art, budget.clone());
     let records = budget.used();
     let mut n = 0_u64;
     while space.free() > space.zone_count() / 8 {
@@ -178,6 +180,34 @@ fn nodes_take_zones_as_long_as_there_are_enough_for_commits() {
     drop(space.admit(space.free()).unwrap());
     drop((index, zones));
     assert_eq!((space.taken(), space.free()), (0, space.zone_count()));
+}
+
+#[test]
+fn zones_of_indexes_are_charged_and_asked_for() {
+    let media = SimMedia::new(1);
+    let plan = Plan { zone_bytes: 64 << 10, ..PLAN };
+    Halloc::create(&*media, Path::new("/pm"), &plan, UUID, 0).unwrap();
+    let space = open(&*media, Path::new("/pm"), PmemMode::Dax);
+    let budget = MemoryBudget::new(0);
+    // All but what is for commits is somebody's who gives it back when asked.
+    let shelf = Arc::new(Mutex::new(Some(space.admit(space.free() - space.zone_count() / 8).unwrap())));
+    let asked = shelf.clone();
+    let make_room = Box::new(move || drop(asked.lock().unwrap().take()));
+    let zones = VolatileZones::charged(space.clone(), budget.clone(), make_room);
+    let index = MemIndex::in_chunks(Arc::default(), zones.clone(), IndexKind::Art, budget.clone());
+    let mut n = 0_u64;
+    let mut insert_until = |enough: &dyn Fn() -> bool| {
+        while !enough() {
+            n += 1;
+            index.insert(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), n, 1, b"").unwrap();
+        }
+    };
+    insert_until(&|| shelf.lock().unwrap().is_none());
+    insert_until(&|| index.lent_bytes() >= 8 << 16);
+    assert_eq!(zones.bytes(), index.lent_bytes() as u64);
+    assert_eq!(budget.used(), index.bytes() + index.lent_bytes());
+    drop(index);
+    assert_eq!((zones.bytes(), budget.used(), space.taken()), (0, 0, 0));
 }
 
 #[test]

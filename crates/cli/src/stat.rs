@@ -46,7 +46,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
         "sequence": s.sequence, "snapshots": s.snapshots, "oldest_snapshot": s.oldest_snapshot,
         "memtable_bytes": s.memtable_bytes, "memtable_budget": s.memtable_budget,
         "pmem_bytes": s.pmem_bytes, "pmem_used": s.pmem_used, "pmem_renewed": s.pmem_renewed, "log_gap": s.log_gap,
-        "pmem_cache_bytes": s.pmem_cache_bytes, "pmem_cache_hits": s.pmem_cache_hits,
+        "pmem_index_bytes": s.pmem_index_bytes, "pmem_cache_bytes": s.pmem_cache_bytes, "pmem_cache_hits": s.pmem_cache_hits,
         "cache_bytes": s.cache_bytes, "cache_capacity": s.cache_capacity,
         "row_cache_bytes": s.row_cache_bytes, "cache_hits": s.cache_hits, "cache_misses": s.cache_misses,
         "log_bytes": s.log_bytes, "durable_lsn": s.durable_lsn,

@@ -65,9 +65,14 @@ impl MemIndex {
         MemIndex::in_home(clock, kind, budget.into())
     }
 
-    /// As [`MemIndex::new`], with nodes in memory of `source`, as long as that has any; that is not charged. Of a skiplist nothing is there.
-    pub fn in_chunks(source: Arc<dyn ChunkSource>, kind: IndexKind, budget: MemoryBudget) -> Self {
-        MemIndex::in_home(Arc::default(), kind, Home { budget, source: Some(source) })
+    /// As [`MemIndex::on`], with nodes in memory of `source`, as long as that has any; that is not charged. Of a skiplist nothing is there.
+    pub fn in_chunks(
+        clock: Arc<Clock>,
+        source: Arc<dyn ChunkSource>,
+        kind: IndexKind,
+        budget: MemoryBudget,
+    ) -> Self {
+        MemIndex::in_home(clock, kind, Home { budget, source: Some(source) })
     }
 
     fn in_home(clock: Arc<Clock>, kind: IndexKind, home: Home) -> Self {
@@ -238,6 +243,14 @@ impl MemIndex {
                 Structure::Art(art) => art.bytes(),
                 Structure::Skiplist(list) => list.bytes(),
             }
+    }
+
+    /// Bytes of the chunks that nodes have of a source ([`MemIndex::in_chunks`]), which are not charged.
+    pub fn lent_bytes(&self) -> usize {
+        match &self.structure {
+            Structure::Art(art) => art.lent_bytes(),
+            Structure::Skiplist(_) => 0,
+        }
     }
 
     /// A record of this index.

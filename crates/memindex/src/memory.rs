@@ -48,6 +48,10 @@ struct Span {
 pub unsafe trait ChunkSource: Send + Sync {
     /// Length of each.
     fn chunk_bytes(&self) -> usize;
+    /// Bytes that whoever takes chunks has from the allocator before: where many are small, and a chunk is large for them.
+    fn allocated_first(&self) -> usize {
+        0
+    }
     /// One more; `None` if there is none left: then the allocator is asked.
     fn take(&self) -> Option<NonNull<u8>>;
     /// Takes one back.
@@ -117,9 +121,14 @@ impl Memory {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes taken from the source.
+    pub(crate) fn lent_bytes(&self) -> usize {
+        self.lent_bytes.load(Ordering::Relaxed)
+    }
+
     /// Bytes in all.
     fn all_bytes(&self) -> usize {
-        self.bytes() + self.lent_bytes.load(Ordering::Relaxed)
+        self.bytes() + self.lent_bytes()
     }
 
     /// `size` uninitialised bytes that are the caller's until this memory is dropped.
@@ -179,6 +188,7 @@ impl Memory {
         }
         if let Some(source) = &self.home.source
             && size <= source.chunk_bytes() / 4
+            && self.bytes() >= source.allocated_first()
             && let Some(at) = self.lend(chunks, &**source)
         {
             chunks.next = at.addr().get() + size;
@@ -300,6 +310,7 @@ mod tests {
 
     /// Chunks of 256 KiB, so many as are left.
     struct Chunked {
+        first: usize,
         left: Mutex<usize>,
         out: Mutex<Vec<(NonNull<u8>, Layout)>>,
     }
@@ -308,6 +319,10 @@ mod tests {
     unsafe impl ChunkSource for Chunked {
         fn chunk_bytes(&self) -> usize {
             256 << 10
+        }
+
+        fn allocated_first(&self) -> usize {
+            self.first
         }
 
         fn take(&self) -> Option<NonNull<u8>> {
@@ -336,7 +351,7 @@ mod tests {
 
     #[test]
     fn chunks_come_from_a_source_as_long_as_it_has_any() {
-        let source = Arc::new(Chunked { left: Mutex::new(64), out: Mutex::default() });
+        let source = Arc::new(Chunked { first: 0, left: Mutex::new(64), out: Mutex::default() });
         let budget = MemoryBudget::new(0);
         let memory = Memory::new(64, Home { budget: budget.clone(), source: Some(source.clone()) });
         while *source.left.lock().unwrap() > 0 {
@@ -355,6 +370,19 @@ mod tests {
         drop(memory);
         assert!(source.out.lock().unwrap().is_empty());
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn who_needs_little_takes_no_chunk() {
+        let source = Arc::new(Chunked { first: 64 << 10, left: Mutex::new(64), out: Mutex::default() });
+        let budget = MemoryBudget::new(0);
+        let memory = Memory::new(64, Home { budget: budget.clone(), source: Some(source.clone()) });
+        while memory.lent_bytes() == 0 {
+            let before = memory.bytes();
+            memory.alloc(192);
+            assert!(before < 128 << 10 && (memory.lent_bytes() == 0 || before >= 64 << 10), "{before}");
+        }
+        assert_eq!(budget.used(), memory.bytes());
     }
 
     #[test]

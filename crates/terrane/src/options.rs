@@ -75,6 +75,7 @@ pub struct PmemOptions {
     pub(crate) bytes: u64,
     pub(crate) mode: PmemMode,
     pub(crate) trailing_log: bool,
+    pub(crate) index_in_memory: bool,
     pub(crate) zone_bytes: u64,
 }
 
@@ -89,6 +90,7 @@ impl PmemOptions {
             bytes,
             mode: PmemMode::Dax,
             trailing_log: false,
+            index_in_memory: false,
             zone_bytes: 0,
         }
     }
@@ -126,6 +128,19 @@ impl PmemOptions {
         self
     }
 
+    /// Whether memtables have their indexes there too, as long as there is room: where main memory is short. Default: no, they are in main
+    /// memory, which is faster. For memtables that are radix trees ([`IndexKind::Art`]), and for a device: in the page cache it is refused.
+    ///
+    /// An index takes about as much as 40 bytes a record; what it takes there, records do not have. It vanishes with the process wherever it is, and
+    /// is built again when the database is opened. May be another one at each opening.
+    ///
+    /// Source: the "semi-persistent memtable" of X-Engine's engine for persistent memory, in its form with the index in volatile persistent memory.
+    #[must_use]
+    pub fn index_in_memory(mut self, yes: bool) -> Self {
+        self.index_in_memory = yes;
+        self
+    }
+
     /// Whether there is a log behind it.
     pub(crate) fn has_log(&self) -> bool {
         self.trailing_log || self.mode == PmemMode::PageCache
@@ -143,6 +158,10 @@ impl PmemOptions {
         if self.bytes < MIN_PMEM_BYTES && self.zone_bytes == 0 {
             let what = format!("a persistent memory has {MIN_PMEM_BYTES} bytes at least, not {}", self.bytes);
             return Err(Error::invalid(what));
+        }
+        if self.index_in_memory && self.mode == PmemMode::PageCache {
+            return Err(Error::invalid("indexes cannot lie in the page cache, which is written back")
+                .with_hint("leave PmemOptions::index_in_memory off: main memory is what there is"));
         }
         Ok(())
     }

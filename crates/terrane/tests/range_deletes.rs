@@ -47,7 +47,9 @@ fn holds(t: &Subtable, last: u64, snapshot: Option<&Snapshot>) {
             Some(s) => assert_eq!(t.get_at(&key(i), s).unwrap().is_some(), there, "{i}"),
             None => {
                 assert_eq!(t.get(&key(i)).unwrap().is_some(), there, "{i}");
-                assert_eq!(t.multi_get(&[key(i)]).unwrap()[0].is_some(), there, "{i}");
+                let found = t.multi_get(&[key(i), key(i + 1)]).unwrap();
+                assert_eq!(found[0].is_some(), there, "{i}");
+                assert_eq!(found[1].is_some(), want.contains(&(i + 1)), "{i}");
             }
         }
     }

@@ -75,7 +75,9 @@ pub(super) fn index(space: &Arc<Space>, nodes: Nodes) -> MemIndex {
     let budget = MemoryBudget::new(0);
     match nodes {
         Nodes::Dram => MemIndex::new(IndexKind::Art, budget),
-        Nodes::Pm => MemIndex::in_chunks(VolatileZones::new(space.clone()), IndexKind::Art, budget),
+        Nodes::Pm => {
+            MemIndex::in_chunks(Arc::default(), VolatileZones::new(space.clone()), IndexKind::Art, budget)
+        }
     }
 }
 

@@ -133,7 +133,6 @@ impl Lens {
     #[inline]
     pub(super) fn read(records: &[u8], at: usize) -> Option<Lens> {
         let rest = records.get(at..)?;
-        // In one load: most of what a lookup does in a leaf is this.
         let head = u32::from_le_bytes(*rest.first_chunk()?);
         let lens = |header, value: u32| {
             let (shared, suffix) = (head >> 8 & 0x7f, head >> 16 & 0x7f);

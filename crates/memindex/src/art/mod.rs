@@ -171,6 +171,11 @@ impl Art {
         self.pool.bytes()
     }
 
+    /// As [`Pool::lent_bytes`].
+    pub(crate) fn lent_bytes(&self) -> usize {
+        self.pool.lent_bytes()
+    }
+
     /// The newest version of `key` at or below `snapshot`.
     #[inline]
     pub(crate) fn get(&self, key: &[u8], snapshot: Seq) -> Option<Record<'_>> {

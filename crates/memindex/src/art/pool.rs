@@ -88,6 +88,11 @@ impl Pool {
         self.memory.bytes()
     }
 
+    /// Bytes of chunks that are not the allocator's.
+    pub(crate) fn lent_bytes(&self) -> usize {
+        self.memory.lent_bytes()
+    }
+
     /// A node that nobody knows; its content is of no meaning until started.
     pub(crate) fn node(&self, kind: Kind) -> NodeRef<'_> {
         match kind {

@@ -34,8 +34,8 @@ use arc_swap::ArcSwapOption;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use terrane_base::metrics::stripe;
-use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
-use terrane_chainlog::{Admission, Chain, Space};
+use terrane_base::{Error, ErrorKind, Lsn, MemoryBudget, Result, SubtableId};
+use terrane_chainlog::{Admission, Chain, Space, VolatileZones};
 use terrane_format::chain::ChainMemtable;
 use terrane_media::Media;
 
@@ -72,6 +72,8 @@ pub(crate) struct Chains {
     scarce: AtomicUsize,
     /// What zones that no commit needs are used for, on a device.
     shelf: Option<Arc<Shelf>>,
+    /// Where indexes of memtables lie, if they lie there.
+    index_zones: Option<Arc<VolatileZones>>,
 }
 
 /// Somebody waits for zones.
@@ -113,7 +115,27 @@ impl Chains {
             kept: (0..kept).map(|_| CachePadded::default()).collect(),
             scarce: AtomicUsize::new(0),
             shelf,
+            index_zones: None,
         }
+    }
+
+    /// With the indexes of memtables there too. Their zones are charged to `budget`, and come before what zones are used for that nobody
+    /// needs.
+    #[must_use]
+    pub(crate) fn with_indexes(mut self, budget: MemoryBudget) -> Self {
+        let shelf = self.shelf.clone();
+        let make_room = move || {
+            if let Some(shelf) = &shelf {
+                shelf.give_back(GIVEN_BACK);
+            }
+        };
+        self.index_zones = Some(VolatileZones::charged(self.space.clone(), budget, Box::new(make_room)));
+        self
+    }
+
+    /// Where indexes of memtables lie, if they lie there.
+    pub(crate) fn index_zones(&self) -> Option<&Arc<VolatileZones>> {
+        self.index_zones.as_ref()
     }
 
     /// Whether the memory took the place of one that was lost.

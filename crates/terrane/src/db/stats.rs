@@ -83,6 +83,8 @@ pub struct Stats {
     pub pmem_bytes: u64,
     /// Bytes of those that memtables have, or commits on their way may take.
     pub pmem_used: u64,
+    /// Bytes of those that indexes of memtables have ([`crate::PmemOptions::index_in_memory`]).
+    pub pmem_index_bytes: u64,
     /// The log behind a device of persistent memory lacks commits that a power failure took from it, and that are not written out yet: until
     /// then the database needs the device.
     pub log_gap: bool,
@@ -206,6 +208,7 @@ impl Engine {
         let space = self.space.stats();
         let (pmem_bytes, pmem_used) = self.journal.chains().map_or((0, 0), |chains| chains.sizes());
         let shelf = self.journal.chains().and_then(|chains| chains.shelf());
+        let index_zones = self.journal.chains().and_then(|chains| chains.index_zones());
         let pmem_renewed = self.journal.chains().is_some_and(|chains| chains.is_renewed());
         let (snapshots, oldest_snapshot) = self.snapshots.summary();
         let c = &self.counters;
@@ -220,6 +223,7 @@ impl Engine {
             memtable_budget: self.memory.limit() as u64,
             pmem_bytes,
             pmem_used,
+            pmem_index_bytes: index_zones.map_or(0, |zones| zones.bytes()),
             log_gap: self.journal.live_gap().is_some(),
             pmem_cache_bytes: shelf.map_or(0, |shelf| shelf.bytes()),
             pmem_cache_hits: shelf.map_or(0, |shelf| shelf.found()),

@@ -17,6 +17,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -386,6 +387,8 @@ impl<'e> Running<'e> {
                 }
             }
         }
+        // Those of one table together: they take turns.
+        keys.sort_by_key(|(_, view, _)| ptr::from_ref(view.state).addr());
         let hold = engine.cache.hold();
         turns::look_up(&hold, seq, keys.into_iter(), |at, outcome| {
             said[at] = match outcome {

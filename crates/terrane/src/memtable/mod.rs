@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use terrane_base::reclaim::Clock;
 use terrane_base::{Lsn, MemoryBudget, Result, Seq};
-use terrane_chainlog::Chain;
+use terrane_chainlog::{Chain, VolatileZones};
 use terrane_commit::Stretch;
 use terrane_format::chain::ChainRecord;
 use terrane_format::value_ref::ValueRef;
@@ -33,13 +33,21 @@ use crate::memtable::filter::KeyFilter;
 use crate::options::IndexKind;
 use crate::tombstone::{During, MemTombstones};
 
-/// An empty index.
-fn index(kind: IndexKind, budget: &MemoryBudget, clock: Arc<Clock>) -> MemIndex {
+/// An empty index, in zones of persistent memory if there are such.
+fn index(
+    kind: IndexKind,
+    budget: &MemoryBudget,
+    clock: Arc<Clock>,
+    zones: Option<&Arc<VolatileZones>>,
+) -> MemIndex {
     let kind = match kind {
         IndexKind::Art => terrane_memindex::IndexKind::Art,
         IndexKind::Skiplist => terrane_memindex::IndexKind::Skiplist,
     };
-    MemIndex::on(clock, kind, budget.clone())
+    match zones {
+        Some(zones) => MemIndex::in_chunks(clock, zones.clone(), kind, budget.clone()),
+        None => MemIndex::on(clock, kind, budget.clone()),
+    }
 }
 
 /// See the module's head.
@@ -75,7 +83,7 @@ impl std::fmt::Debug for Memtable {
 
 impl Memtable {
     pub(crate) fn new(kind: IndexKind, generation: u64, budget: MemoryBudget, clock: Arc<Clock>) -> Self {
-        let records = Records::Dram(index(kind, &budget, clock));
+        let records = Records::Dram(index(kind, &budget, clock, None));
         Memtable::over(records, generation, budget)
     }
 
@@ -88,7 +96,8 @@ impl Memtable {
         chains: &Arc<Chains>,
         chain: Chain,
     ) -> Self {
-        let records = ChainRecords::new(chains, chain, index(kind, &budget, clock), budget.clone());
+        let index = index(kind, &budget, clock, chains.index_zones());
+        let records = ChainRecords::new(chains, chain, index, budget.clone());
         Memtable::over(Records::Chain(Box::new(records)), generation, budget)
     }
 
@@ -265,7 +274,8 @@ impl Memtable {
     /// Memory held, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let zones = self.chain().map_or(0, ChainRecords::bytes);
-        self.index().bytes() + self.tombstones.bytes() + self.keys.bytes() + zones
+        let index = self.index().bytes() + self.index().lent_bytes();
+        index + self.tombstones.bytes() + self.keys.bytes() + zones
     }
 
     pub(crate) fn deletes(&self) -> u64 {

@@ -18,7 +18,7 @@
 
 use std::sync::Arc;
 
-use terrane_base::{Error, Result, Seq};
+use terrane_base::{Result, Seq};
 use terrane_cache::{Cache, HeatSampler, Hold, Pin};
 use terrane_format::block::{self, Block};
 use terrane_format::extent::{BlockHandle, Index};
@@ -27,7 +27,7 @@ use terrane_format::{Kind, checksum, filter};
 use crate::db::table::Super;
 use crate::levels::{Extent, ExtentRef, Run};
 use crate::read::blocks::Part;
-use crate::read::near::Near;
+use crate::read::near::{Near, filter_at};
 use crate::read::rows::{Row, RowCache};
 
 /// A version that answers a lookup.
@@ -210,7 +210,7 @@ impl Walk {
         if self.candidates.is_none()
             && supplied.is_none()
             && let Some(near) = Near::of(extent, view.cache, hold)
-            && let Said::All(said) = self.search_near(near, extent, (key, seq), &mut look)?
+            && let Said::All(said) = self.search_near(near, (key, seq), &mut look)?
         {
             return Ok(said.or_else(gone));
         }
@@ -264,7 +264,6 @@ impl Walk {
     fn search_near<R>(
         &mut self,
         near: Near<'_>,
-        extent: &Extent,
         (key, seq): (&[u8], Seq),
         look: &mut impl FnMut(&[u8], u32) -> Result<Option<Step<R>>>,
     ) -> Result<Said<R>> {
@@ -275,12 +274,10 @@ impl Walk {
         for number in first..=first + u32::from(next_has_key) {
             let Some(known) = near.known(number) else { return Ok(Said::NotAll) };
             near.announce(number, known);
-            if known.filter_len() > 0 {
-                let hash = *self.hash.get_or_insert_with(|| checksum::key_hash(key));
-                let Some(filters) = near.filters() else { return Ok(Said::NotAll) };
-                if !may_contain(filters.bytes(), (known.filter_offset, known.filter_len()), hash, extent)? {
-                    continue;
-                }
+            let Some(filter) = near.filter_of(known)? else { return Ok(Said::NotAll) };
+            let mut hash = || *self.hash.get_or_insert_with(|| checksum::key_hash(key));
+            if !filter.is_empty() && !filter::may_contain(filter, hash()) {
+                continue;
             }
             // After the filter: for keys that are not there these loads would be wasted.
             near.announce_next(number, known, &approach);
@@ -357,14 +354,4 @@ fn filter_may_contain(
 /// Whether the filter that lies there in the section of filters lets a key pass.
 fn may_contain(filters: &[u8], place: (u32, u32), hash: u64, extent: &Extent) -> Result<bool> {
     Ok(filter::may_contain(filter_at(filters, place, extent)?, hash))
-}
-
-/// The filter that lies there in the section of filters.
-#[inline]
-pub(crate) fn filter_at<'f>(filters: &'f [u8], (from, len): (u32, u32), extent: &Extent) -> Result<&'f [u8]> {
-    let own = filters.get(from as usize..).and_then(|f| f.get(..len as usize));
-    own.ok_or_else(|| {
-        let damage = Error::corruption("a filter lies outside the filter section");
-        extent.place(damage, extent.meta.filter.offset)
-    })
 }

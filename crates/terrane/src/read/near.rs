@@ -8,7 +8,6 @@ use terrane_format::extent::{Index, IndexApproach};
 
 use crate::levels::{Extent, Known, KnownIndex};
 use crate::read::blocks::Part;
-use crate::read::lookup::filter_at;
 
 /// Bytes at a block's end that a search looks at first: the trailer and the root of the directory.
 const SEARCHED_FIRST: u32 = 24 + 128;
@@ -200,4 +199,14 @@ fn swizzle_index(extent: &Extent, cache: &Cache, hold: &Hold<'_>) -> Option<()> 
         Some((KnownIndex::of(index.block().shape(), &extent.meta), known?.into_iter()))
     });
     Some(())
+}
+
+/// The filter that lies there in the section of filters.
+#[inline]
+pub(crate) fn filter_at<'f>(filters: &'f [u8], (from, len): (u32, u32), extent: &Extent) -> Result<&'f [u8]> {
+    let own = filters.get(from as usize..).and_then(|f| f.get(..len as usize));
+    own.ok_or_else(|| {
+        let damage = Error::corruption("a filter lies outside the filter section");
+        extent.place(damage, extent.meta.filter.offset)
+    })
 }

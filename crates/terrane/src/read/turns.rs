@@ -12,7 +12,7 @@ use std::ptr;
 
 use terrane_base::{Result, Seq};
 use terrane_cache::Hold;
-use terrane_format::block::{Block, LeafProbe, Probe, get};
+use terrane_format::block::{Block, LeafProbe, Probe};
 use terrane_format::extent::IndexApproach;
 use terrane_format::{Kind, checksum, filter};
 use terrane_memindex::Search;
@@ -59,8 +59,9 @@ pub(crate) fn look_up<'h>(
         {
             group.begin(view, number, key);
         }
-        for m in &view.state.memtables {
-            group.look_in_memtable(m, &mut done);
+        let mut memtables = view.state.memtables.iter().peekable();
+        while let Some(m) = memtables.next() {
+            group.look_in_memtable(m, memtables.peek().map(|m| &***m), &mut done);
         }
         let mut at = 0;
         while !group.turns.is_empty()
@@ -95,6 +96,7 @@ struct Stages<'h> {
     searches: Vec<(usize, Search<'h, 'h>, Seq)>,
     indexes: Vec<InIndex<'h>>,
     blocks: Vec<InBlock<'h>>,
+    next_blocks: Vec<InBlock<'h>>,
     probes: Vec<(usize, Probe<'h, 'h>)>,
     leaves: Vec<(usize, LeafProbe<'h, 'h>)>,
 }
@@ -156,13 +158,20 @@ impl<'h> Group<'h> {
     #[inline]
     fn begin(&mut self, view: View<'h>, number: usize, key: &'h [u8]) {
         let hash = checksum::key_hash(key);
-        view.state.memtables.iter().for_each(|m| m.announce_lookup(hash));
+        view.state.memtables.first().inspect(|m| m.announce_lookup(hash));
         self.turns.push(Turn { number, key, hash, answered: false });
     }
 
-    fn look_in_memtable(&mut self, m: &'h Memtable, done: &mut impl FnMut(usize, Result<Said<'_>>)) {
+    /// Looks in `m`, of whose filter what is looked at has been asked for; asks for that of the `next` one.
+    fn look_in_memtable(
+        &mut self,
+        m: &'h Memtable,
+        next: Option<&Memtable>,
+        done: &mut impl FnMut(usize, Result<Said<'_>>),
+    ) {
         let (seq, searches) = (self.seq, &mut self.stages.searches);
         for (at, turn) in self.turns.iter_mut().enumerate() {
+            next.inspect(|next| next.announce_lookup(turn.hash));
             match m.tombstones.covering(turn.key, seq) {
                 None => turn.answer(Ok(Said::Outdated), done),
                 Some(cover) if m.may_have(|| turn.hash) => {
@@ -197,7 +206,7 @@ impl<'h> Group<'h> {
 
     fn look_in_run(&mut self, view: View<'h>, run: &'h Run, done: &mut impl FnMut(usize, Result<Said<'_>>)) {
         let (hold, seq) = (self.hold, self.seq);
-        let Group { turns, stages: Stages { indexes, blocks, probes, leaves, .. }, .. } = self;
+        let Group { turns, stages: Stages { indexes, blocks, next_blocks, probes, leaves, .. }, .. } = self;
         for (at, turn) in turns.iter_mut().enumerate() {
             let Some(r) = run.find(turn.key) else { continue };
             let extent: &Extent = &r.extent;
@@ -231,29 +240,42 @@ impl<'h> Group<'h> {
             }
         }
         indexes.clear();
-        for (at, look) in blocks.iter().enumerate() {
-            let turn = &mut turns[look.turn];
-            match look.probe(turn, seq) {
-                Ok(Ok(probe)) => probes.push((at, probe)),
-                Ok(Err(End::Nothing)) => turn.end(&look.asked, look.look_in_next(turn, seq), done),
-                Ok(Err(end)) => turn.end(&look.asked, Ok(end), done),
-                Err(e) => turn.end(&look.asked, Err(e), done),
-            }
-        }
-        leaves.extend(probes.iter().map(|(at, probe)| (*at, probe.to_leaf())));
-        probes.clear();
-        for (at, leaf) in leaves.iter() {
-            let look = &blocks[*at];
-            let turn = &mut turns[look.turn];
-            let end = match leaf.look() {
-                Ok(Some(hit)) => Ok(End::Said(value(look.asked.meet(hit)))),
-                Ok(None) => look.look_in_next(turn, seq),
-                Err(e) => Err(look.near.in_block(look.number, e)),
+        // A second time for those that go on in the block behind.
+        while !blocks.is_empty() {
+            let mut end = |turns: &mut [Turn<'h>], look: &InBlock<'h>, end: Result<End<'h>>| {
+                let turn = &mut turns[look.turn];
+                let end = match end {
+                    Ok(End::Nothing) if look.next_has_key => match look.to_next(turn) {
+                        Ok(Ok(next)) => return next_blocks.push(next),
+                        Ok(Err(end)) => Ok(end),
+                        Err(e) => Err(e),
+                    },
+                    end => end,
+                };
+                turn.end(&look.asked, end, done);
             };
-            turn.end(&look.asked, end, done);
+            for (at, look) in blocks.iter().enumerate() {
+                match look.probe(&turns[look.turn], seq) {
+                    Ok(Ok(probe)) => probes.push((at, probe)),
+                    Ok(Err(nothing)) => end(turns, look, Ok(nothing)),
+                    Err(e) => end(turns, look, Err(e)),
+                }
+            }
+            leaves.extend(probes.iter().map(|(at, probe)| (*at, probe.to_leaf())));
+            probes.clear();
+            for (at, leaf) in leaves.iter() {
+                let look = &blocks[*at];
+                let said = match leaf.look() {
+                    Ok(Some(hit)) => Ok(End::Said(value(look.asked.meet(hit)))),
+                    Ok(None) => Ok(End::Nothing),
+                    Err(e) => Err(look.near.in_block(look.number, e)),
+                };
+                end(turns, look, said);
+            }
+            leaves.clear();
+            blocks.clear();
+            std::mem::swap(blocks, next_blocks);
         }
-        leaves.clear();
-        blocks.clear();
         turns.retain(|t| !t.answered);
     }
 }
@@ -266,15 +288,32 @@ impl<'h> InIndex<'h> {
         let Some((number, next_has_key)) = near.own_position_from(&self.approach, turn.key, seq)? else {
             return Ok(Err(End::Nothing));
         };
-        let Some(known) = near.known(number) else { return Ok(Err(End::Said(Said::NotAll))) };
-        near.announce(number, known);
-        let Some(filter) = near.filter_of(known)? else { return Ok(Err(End::Said(Said::NotAll))) };
-        near.announce_bytes(filter::probed(filter, turn.hash));
-        Ok(Ok(InBlock { turn: self.turn, asked, near, number, known, filter, next_has_key }))
+        InBlock::announced(self.turn, asked, near, (number, next_has_key), turn.hash)
     }
 }
 
 impl<'h> InBlock<'h> {
+    /// Has what a search of the block looks at first brought near.
+    #[inline]
+    fn announced(
+        turn: usize,
+        asked: Asked<'h>,
+        near: Near<'h>,
+        (number, next_has_key): (u32, bool),
+        hash: u64,
+    ) -> Result<Result<Self, End<'h>>> {
+        let Some(known) = near.known(number) else { return Ok(Err(End::Said(Said::NotAll))) };
+        near.announce(number, known);
+        let Some(filter) = near.filter_of(known)? else { return Ok(Err(End::Said(Said::NotAll))) };
+        near.announce_bytes(filter::probed(filter, hash));
+        Ok(Ok(InBlock { turn, asked, near, number, known, filter, next_has_key }))
+    }
+
+    /// The block behind: where a block begins with the key, the index leads to the one before.
+    fn to_next(&self, turn: &Turn<'h>) -> Result<Result<Self, End<'h>>> {
+        InBlock::announced(self.turn, self.asked, self.near, (self.number + 1, false), turn.hash)
+    }
+
     /// Begins to search the block, unless its filter says no.
     #[inline]
     fn probe(&self, turn: &Turn<'h>, seq: Seq) -> Result<Result<Probe<'h, 'h>, End<'h>>> {
@@ -286,29 +325,6 @@ impl<'h> InBlock<'h> {
         };
         let block = Block::parse(block.bytes()).map_err(|e| self.near.in_block(self.number, e))?;
         Ok(Ok(Probe::new(block, turn.key, seq)))
-    }
-
-    /// Searches the next block too, if that may have the key. (Few keys have versions in two blocks: nobody waits for others here.)
-    #[inline]
-    fn look_in_next(&self, turn: &Turn<'h>, seq: Seq) -> Result<End<'h>> {
-        match self.next_has_key {
-            true => self.look_at(self.number + 1, turn, seq),
-            false => Ok(End::Nothing),
-        }
-    }
-
-    #[cold]
-    fn look_at(&self, number: u32, turn: &Turn<'h>, seq: Seq) -> Result<End<'h>> {
-        let near = &self.near;
-        let Some(known) = near.known(number) else { return Ok(End::Said(Said::NotAll)) };
-        let Some(filter) = near.filter_of(known)? else { return Ok(End::Said(Said::NotAll)) };
-        if !filter::may_contain(filter, turn.hash) {
-            return Ok(End::Nothing);
-        }
-        let Some(block) = near.block(number, known) else { return Ok(End::Said(Said::NotAll)) };
-        let hit = Block::parse(block.bytes()).and_then(|block| get(block, turn.key, seq));
-        let hit = hit.map_err(|e| near.in_block(number, e))?;
-        Ok(hit.map_or(End::Nothing, |hit| End::Said(value(self.asked.meet(hit)))))
     }
 }
 

@@ -145,6 +145,8 @@ pub(super) struct Means<'a> {
     pub(super) lost_space: &'a Arc<ArcSwapOption<Error>>,
     /// Ordinary memory for what is known of blocks in it.
     pub(super) index_bytes: usize,
+    /// Indexes of memtables lie in it.
+    pub(super) index_in_memory: bool,
 }
 
 /// Finds out what was committed, and builds memtables of it; of what the log beside it has too, where there is one.
@@ -200,7 +202,11 @@ fn read_back(
     let end = found.next_lsn.max(state.log.first_lsn).max(FIRST_LSN).next_multiple_of(8);
     let generation = found.chains.iter().map(|c| c.of().generation + 1).max().unwrap_or(0);
     let (media, lost_space) = (means.media.clone(), means.lost_space.clone());
-    let chains = Arc::new(Chains::new(media, space, end, generation, lost_space, is_new, means.index_bytes));
+    let chains = Chains::new(media, space, end, generation, lost_space, is_new, means.index_bytes);
+    let chains = Arc::new(match means.index_in_memory {
+        true => chains.with_indexes(means.budget.clone()),
+        false => chains,
+    });
     let (mut own, mut idle): (HashMap<SubtableId, Vec<Chain>>, _) = (HashMap::new(), Vec::new());
     let mut unused: HashMap<SubtableId, Chain> = HashMap::new();
     // In the order of their generations.

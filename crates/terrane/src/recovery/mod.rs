@@ -50,7 +50,7 @@ use crate::levels::{
 };
 use crate::log::{Log, LogOptions, joined};
 use crate::memtable::Memtable;
-use crate::options::{CompactionMode, IndexKind, Options};
+use crate::options::{CompactionMode, IndexKind, Medium, Options};
 use crate::read::rows::RowCache;
 use crate::recovery::renew::Renewal;
 use crate::recovery::target::Target;
@@ -126,6 +126,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
                 clock: &clock,
                 lost_space: &lost_space,
                 index_bytes: (options.cache_bytes / 8).max(LEAST_INDEX_BYTES),
+                index_in_memory: matches!(&options.medium, Some(Medium::Pmem(p)) if p.index_in_memory),
             };
             let (replayed, mut found) = memory::restore(opened, &manifest, &renewal, &kinds, &means)?;
             let memtables = std::mem::take(&mut found.memtables);

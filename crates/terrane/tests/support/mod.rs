@@ -119,7 +119,10 @@ pub fn tiny() -> Options {
     let options = Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(2);
     let options = options.tuning(TUNING);
     match (in_memory(), in_page_cache()) {
-        (true, _) => options.medium(Medium::Pmem(tiny_memory().trailing_log(has_trailing_log()))),
+        (true, _) => {
+            let memory = tiny_memory().trailing_log(has_trailing_log());
+            options.medium(Medium::Pmem(memory.index_in_memory(is_medium("pmem-index"))))
+        }
         (_, true) => options.medium(Medium::Pmem(tiny_memory().mode(PmemMode::PageCache))),
         _ => options,
     }
@@ -131,7 +134,7 @@ fn is_medium(name: &str) -> bool {
 
 /// Whether databases have persistent memory in place of a log: the same tests are for all media.
 pub fn in_memory() -> bool {
-    is_medium("pmem") || has_trailing_log()
+    is_medium("pmem") || is_medium("pmem-index") || has_trailing_log()
 }
 
 /// Whether that memory has a log behind it.
