@@ -224,10 +224,10 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
 #[test]
 fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
     let histories = std::env::var("TERRANE_SEEDS").map_or(2, |n| n.parse().unwrap());
-    let (mut points, mut images) = (0, 0);
-    for number in 0..histories {
+    let (next, points, images) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let check_history = |number: u64| {
         for (at, (image, model)) in history(number, 24).iter().enumerate() {
-            points += 1;
+            points.fetch_add(1, Ordering::Relaxed);
             // Where there are few states all of them, else some by seed.
             let states = image.pm_states();
             for state in 0..states.min(12) {
@@ -237,14 +237,32 @@ fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
                     &image.crash_to_pm_state(state),
                     &format!("history {number}, call {at}, state {state}"),
                 );
-                images += 1;
+                images.fetch_add(1, Ordering::Relaxed);
             }
             for kind in CrashKind::ALL.into_iter().chain([CrashKind::PowerWords]) {
                 model.check(&image.crash(kind, at as u64), &format!("history {number}, call {at}, {kind:?}"));
-                images += 1;
+                images.fetch_add(1, Ordering::Relaxed);
             }
         }
-    }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64).min(histories);
+    std::thread::scope(|s| {
+        for _ in 0..threads {
+            s.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= histories {
+                        break;
+                    }
+                    check_history(number);
+                    if number > 0 && number.is_multiple_of(20) {
+                        println!("{number} histories, {} crashes", images.load(Ordering::Relaxed));
+                    }
+                }
+            });
+        }
+    });
+    let (points, images) = (points.into_inner(), images.into_inner());
     let seen = SEEN.each_ref().map(|n| n.load(Ordering::Relaxed));
     println!(
         "{images} crashes at {points} points; {} commits taken back, {} zones reclaimed",
