@@ -257,6 +257,20 @@ const MUTANTS: &[Mutant] = &[
         tests: &["trailing_log"],
     },
     Mutant {
+        name: "zones of indexes go back to a memory that was closed",
+        file: "crates/chainlog/src/space.rs",
+        old: "*self.lock_sealed() = true;",
+        new: "let _ = self.lock_sealed();",
+        tests: &["index_in_memory"],
+    },
+    Mutant {
+        name: "a lookup of many does not go on in the block behind",
+        file: "crates/terrane/src/read/turns.rs",
+        old: "std::mem::swap(blocks, next_blocks);",
+        new: "next_blocks.clear();",
+        tests: &["multi_get"],
+    },
+    Mutant {
         name: "a commit that closing overtakes is a failure",
         file: "crates/terrane/src/chains/commit.rs",
         old: "turn.closing = true;",

@@ -81,10 +81,18 @@ const IN_PAGE_CACHE: [&str; 4] = ["random_crashes", "faults", "bitflips", "two_p
 /// ... and with a log behind persistent memory.
 const WITH_LOG: [&str; 3] = ["random_crashes", "faults", "two_phase"];
 
+/// ... and with the indexes of memtables there too.
+const WITH_INDEXES: [&str; 2] = ["random_crashes", "model"];
+
 /// The engine's tests once more, on the other media.
 pub(crate) fn other_media() -> Result<Counts, Failure> {
     let mut counts = Counts::default();
-    let all = [("pmem", &IN_MEMORY[..]), ("page-cache", &IN_PAGE_CACHE), ("pmem-log", &WITH_LOG)];
+    let all = [
+        ("pmem", &IN_MEMORY[..]),
+        ("page-cache", &IN_PAGE_CACHE),
+        ("pmem-log", &WITH_LOG),
+        ("pmem-index", &WITH_INDEXES),
+    ];
     for (medium, chosen) in all {
         let mut c = cargo(["test", "-p", "terrane"]);
         c.env("TERRANE_TEST_MEDIUM", medium);

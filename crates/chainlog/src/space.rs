@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::chain::MAX_ZONE_BYTES;
@@ -28,6 +28,8 @@ pub struct Space {
     pub(crate) chains: AtomicU64,
     /// Told when zones become free.
     freed: OnceLock<Arc<Signal>>,
+    /// The memory may be another's by now. Held while a zone is lent or given back.
+    sealed: Mutex<bool>,
 }
 
 impl Space {
@@ -49,7 +51,13 @@ impl Space {
             return Err(Error::invalid(what).with_file(halloc.pmem().path()));
         }
         let free = AtomicU64::new(zones.objects() - zones.taken());
-        Ok(Arc::new(Space { halloc, free, chains: AtomicU64::new(0), freed: OnceLock::new() }))
+        Ok(Arc::new(Space {
+            halloc,
+            free,
+            chains: AtomicU64::new(0),
+            freed: OnceLock::new(),
+            sealed: Mutex::new(false),
+        }))
     }
 
     /// Makes the file of a memory, as [`Space::open`] takes it: see [`Halloc::create`].
@@ -72,6 +80,16 @@ impl Space {
     /// As there.
     pub fn close(&self, media: &dyn Media) -> Result<()> {
         self.halloc.close(media)
+    }
+
+    /// Nothing that is lent is given back from here on, and nothing more is lent: who has it keeps it as long as it is mapped, and stores
+    /// to nothing else. To be called before anybody else may open the memory, for indexes and blocks may be held longer.
+    pub fn seal(&self) {
+        *self.lock_sealed() = true;
+    }
+
+    fn lock_sealed(&self) -> MutexGuard<'_, bool> {
+        self.sealed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until what this thread has written and flushed is durable.
@@ -169,7 +187,8 @@ impl Space {
     /// # Errors
     /// As [`Space::admit`].
     pub(crate) fn lend(self: &Arc<Self>) -> Result<Lent> {
-        if self.is_scarce() {
+        let sealed = self.lock_sealed();
+        if *sealed || self.is_scarce() {
             return Err(Error::new(ErrorKind::OutOfSpace, "what zones are left is for commits"));
         }
         let mut admission = self.admit(1)?;
@@ -180,7 +199,10 @@ impl Space {
 
     /// Takes one back that was lent.
     pub(crate) fn give_back(&self, lent: Lent) {
-        drop(lent);
+        match *self.lock_sealed() {
+            true => lent.leave(),
+            false => drop(lent),
+        }
         self.add_free(1);
     }
 

@@ -1,5 +1,5 @@
-//! Zones as memory of this process: for the nodes of an index where ordinary memory is short. They are nobody's after a crash or a close,
-//! and what is in them vanishes. An eighth of all zones is left to commits.
+//! Zones as memory of this process: for the nodes of an index where ordinary memory is short. They are nobody's after a crash or a close
+//! ([`Space::seal`]), and what is in them vanishes. An eighth of all zones is left to commits.
 //!
 //! # Concurrency
 //! One mutex, taken once a zone.

@@ -299,7 +299,8 @@ impl Fresh<'_> {
 #[derive(Debug)]
 #[must_use = "dropping it gives it back"]
 pub struct Lent {
-    halloc: Arc<Halloc>,
+    /// There until it is given back or left.
+    halloc: Option<Arc<Halloc>>,
     kind: PoolKind,
     number: u32,
     place: usize,
@@ -315,18 +316,25 @@ impl Lent {
         let (number, place) = (fresh.number(), fresh.pool.place(fresh.number())?);
         // Nothing was written, so there is nothing to wait for.
         fresh.number = None;
-        Ok(Lent { halloc: halloc.clone(), kind, number, place })
+        Ok(Lent { halloc: Some(halloc.clone()), kind, number, place })
     }
 
     /// Where in the memory it lies.
     pub fn place(&self) -> usize {
         self.place
     }
+
+    /// Leaves it to whoever opens the memory next: nothing is stored.
+    pub fn leave(mut self) {
+        self.halloc = None;
+    }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.halloc.pool(self.kind).push_back(self.number);
+        if let Some(halloc) = self.halloc.take() {
+            halloc.pool(self.kind).push_back(self.number);
+        }
     }
 }
 

@@ -132,7 +132,8 @@ impl PmemOptions {
     /// memory, which is faster. For memtables that are radix trees ([`IndexKind::Art`]), and for a device: in the page cache it is refused.
     ///
     /// An index takes about as much as 40 bytes a record; what it takes there, records do not have. It vanishes with the process wherever it is, and
-    /// is built again when the database is opened. May be another one at each opening.
+    /// is built again when the database is opened. It may be another choice at each opening; one without a medium ([`Options::medium`]), as the
+    /// program's, has them in main memory.
     ///
     /// Source: the "semi-persistent memtable" of X-Engine's engine for persistent memory, in its form with the index in volatile persistent memory.
     #[must_use]

@@ -4,10 +4,11 @@
 mod support;
 
 use std::ops::Range;
+use std::path::Path;
 
 use support::*;
-use terrane::media::Media;
 use terrane::media::sim::{CrashKind, SimMedia};
+use terrane::media::{Media, OpenMode};
 use terrane::{
     Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, ReadOptions, Subtable, WriteBatch,
 };
@@ -107,6 +108,34 @@ fn far_more_than_the_memory_goes_through_it() {
     put(&db, &t, records..records + 4000);
     assert_eq!(db.stats().pmem_index_bytes, 0);
     assert!(t.get(&key(records)).unwrap().is_some());
+}
+
+/// What has a memtable may be kept beyond the database.
+#[test]
+fn nothing_is_stored_once_the_memory_may_be_anothers() {
+    let media = SimMedia::new(1);
+    let file = || {
+        let file = media.open(&Path::new(DIR).join("pmem"), OpenMode::READ).unwrap();
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let db = open(&media, &options()).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    put(&db, &t, 0..4000);
+    assert!(db.stats().pmem_index_bytes > 0);
+    let mut late = WriteBatch::new();
+    late.put(&t, b"k", b"v").unwrap();
+    drop(t);
+    db.close().unwrap();
+    let db = open(&media, &options()).unwrap();
+    let t = db.subtable("t").unwrap();
+    put(&db, &t, 4000..8000);
+    db.wait_idle().unwrap();
+    let before = file();
+    drop(late);
+    assert!(file() == before);
+    check(&t, 8000);
 }
 
 #[test]

@@ -358,6 +358,9 @@ impl Engine {
             return done.clone();
         }
         let done = self.close_once();
+        if let Some(chains) = self.journal.chains() {
+            chains.seal();
+        }
         self.closing.store(true, Ordering::Release);
         self.progress.notify_all();
         if self.owns_media.load(Ordering::Acquire) {
