@@ -153,12 +153,22 @@ fn what_is_stored_is_indexed_and_indexed_again_after_a_crash() {
     }
 }
 
-#[test]
-fn nodes_take_zones_as_long_as_there_are_enough_for_commits() {
+/// A memory of zones that are small for an index.
+fn of_small_zones() -> Arc<Space> {
     let media = SimMedia::new(1);
     let plan = Plan { zone_bytes: 64 << 10, ..PLAN };
     Halloc::create(&*media, Path::new("/pm"), &plan, UUID, 0).unwrap();
-    let space = open(&*media, Path::new("/pm"), PmemMode::Dax);
+    open(&*media, Path::new("/pm"), PmemMode::Dax)
+}
+
+/// A key, far from those of the numbers beside: inner nodes are many.
+fn spread(n: u64) -> [u8; 8] {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+#[test]
+fn nodes_take_zones_as_long_as_there_are_enough_for_commits() {
+    let space = of_small_zones();
     let zones = VolatileZones::new(space.clone());
     let budget = MemoryBudget::new(0);
     let index = MemIndex::in_chunks(Arc::default(), zones.clone(), IndexKind::Art, budget.clone());
@@ -166,7 +176,7 @@ fn nodes_take_zones_as_long_as_there_are_enough_for_commits() {
     let mut n = 0_u64;
     while space.free() > space.zone_count() / 8 {
         n += 1;
-        index.insert(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), n, 1, b"").unwrap();
+        index.insert(&spread(n), n, 1, b"").unwrap();
         // Of ordinary memory only the records take any.
         assert!(budget.used() - records < n as usize * 64 + (64 << 10), "{n}: {}", budget.used());
     }
@@ -174,7 +184,7 @@ fn nodes_take_zones_as_long_as_there_are_enough_for_commits() {
     // It goes on, elsewhere.
     let before = budget.used();
     for n in n..n + 200_000 {
-        index.insert(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), n + 1, 1, b"").unwrap();
+        index.insert(&spread(n), n + 1, 1, b"").unwrap();
     }
     assert!(budget.used() - before > 200_000 * 40);
     drop(space.admit(space.free()).unwrap());
@@ -184,10 +194,7 @@ fn nodes_take_zones_as_long_as_there_are_enough_for_commits() {
 
 #[test]
 fn zones_of_indexes_are_charged_and_asked_for() {
-    let media = SimMedia::new(1);
-    let plan = Plan { zone_bytes: 64 << 10, ..PLAN };
-    Halloc::create(&*media, Path::new("/pm"), &plan, UUID, 0).unwrap();
-    let space = open(&*media, Path::new("/pm"), PmemMode::Dax);
+    let space = of_small_zones();
     let budget = MemoryBudget::new(0);
     // All but what is for commits is somebody's who gives it back when asked.
     let shelf = Arc::new(Mutex::new(Some(space.admit(space.free() - space.zone_count() / 8).unwrap())));
@@ -199,7 +206,7 @@ fn zones_of_indexes_are_charged_and_asked_for() {
     let mut insert_until = |enough: &dyn Fn() -> bool| {
         while !enough() {
             n += 1;
-            index.insert(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), n, 1, b"").unwrap();
+            index.insert(&spread(n), n, 1, b"").unwrap();
         }
     };
     insert_until(&|| shelf.lock().unwrap().is_none());

@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use terrane_base::{Result, Seq};
 
 use super::errors::bad;
-use super::view::{Approach, Head, Lens, Record, Spot};
+use super::view::{Approach, Lens, Record, Spot};
 use super::{Block, BlockShape, common_prefix};
 use crate::Kind;
 
@@ -160,28 +160,6 @@ fn in_leaf<'a>(block: &Block<'a>, leaf: u32, key: &[u8], seq: Seq) -> Result<InL
     let mut at = block.leaf_start(leaf)? as usize;
     let mut matched = 0;
     for position in first..end {
-        // Most records are told apart by what one load gets: their lengths, and the first byte in which they differ from the one before.
-        if let Some(head) = Head::read(block, at)
-            && at + head.len() <= records.len()
-        {
-            let (shared, next) = (head.shared(), at + head.len());
-            if shared < matched {
-                return Ok(InLeaf::IsNot);
-            }
-            if shared > matched {
-                at = next;
-                continue;
-            }
-            if let (Some(byte), Some(wanted)) = (head.first(), key.get(matched))
-                && byte != *wanted
-            {
-                if byte > *wanted {
-                    return Ok(InLeaf::IsNot);
-                }
-                at = next;
-                continue;
-            }
-        }
         let Lens { header, shared, suffix, value } = match Lens::read(records, at) {
             Some(lens) => lens,
             None => block.long_lens(at)?,

@@ -85,65 +85,21 @@ pub(super) struct Lens {
     pub(super) value: usize,
 }
 
-/// The first eight bytes of a record whose lengths are as short as most are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Head {
-    word: u64,
-    /// Bytes in front of the key's rest.
-    header: u32,
-    value: u32,
-}
-
-impl Head {
-    /// `None` if a length is longer, or there are no eight bytes. (Behind the records comes the trailer, so there are for each of them.)
-    #[inline]
-    pub(super) fn read(block: &Block<'_>, at: usize) -> Option<Head> {
-        let word = u64::from_le_bytes(*block.bytes.get(at..)?.first_chunk()?);
-        if word & 0x8080_8000 == 0 {
-            Some(Head { word, header: 4, value: (word >> 24 & 0x7f) as u32 })
-        } else if word & 0x80_0080_8000 == 0 {
-            // Values of 128 bytes to 16 KiB.
-            Some(Head { word, header: 5, value: (word >> 24 & 0x7f | word >> 25 & 0x3f80) as u32 })
-        } else {
-            None
-        }
-    }
-
-    /// Bytes that the key has in common with the one before.
-    #[inline]
-    pub(super) fn shared(self) -> usize {
-        (self.word >> 8 & 0x7f) as usize
-    }
-
-    /// Of the whole record.
-    #[inline]
-    pub(super) fn len(self) -> usize {
-        (self.header + (self.word >> 16 & 0x7f) as u32 + self.value) as usize
-    }
-
-    /// The first byte of the key's rest, if there is any.
-    #[inline]
-    pub(super) fn first(self) -> Option<u8> {
-        (self.word >> 16 & 0x7f != 0).then_some((self.word >> (8 * self.header)) as u8)
-    }
-}
-
 impl Lens {
     /// Those of the record that lies at `at`; `None` if one is longer than most are, or the record is cut short.
     #[inline]
     pub(super) fn read(records: &[u8], at: usize) -> Option<Lens> {
-        let rest = records.get(at..)?;
-        let head = u32::from_le_bytes(*rest.first_chunk()?);
-        let lens = |header, value: u32| {
-            let (shared, suffix) = (head >> 8 & 0x7f, head >> 16 & 0x7f);
-            Some(Lens { header, shared: shared as usize, suffix: suffix as usize, value: value as usize })
+        let lens = |header, shared: u8, suffix: u8, value: usize| {
+            Some(Lens { header, shared: shared.into(), suffix: suffix.into(), value })
         };
-        if head & 0x8080_8000 == 0 {
-            return lens(4, head >> 24);
-        }
-        match *rest.get(4)? {
+        match *records.get(at..)? {
+            [_, shared, suffix, value, ..] if (shared | suffix | value) < 0x80 => {
+                lens(4, shared, suffix, value.into())
+            }
             // Values of 128 bytes to 16 KiB.
-            high if head & 0x80_8000 == 0 && high < 0x80 => lens(5, head >> 24 & 0x7f | u32::from(high) << 7),
+            [_, shared, suffix, low, high, ..] if (shared | suffix | high) < 0x80 => {
+                lens(5, shared, suffix, usize::from(low & 0x7f) | usize::from(high) << 7)
+            }
             _ => None,
         }
     }

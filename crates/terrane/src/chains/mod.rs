@@ -309,27 +309,21 @@ impl Chains {
     /// # Errors
     /// What the memory fails with.
     pub(crate) fn finish(&self) -> Result<()> {
-        let mut open = self.open.lock();
-        let was_open = self.seal_locked(&mut open);
-        if was_open && !self.is_poisoned() {
+        if self.seal() && !self.is_poisoned() {
             self.space.close(&*self.media)?;
         }
         Ok(())
     }
 
     /// Stores nothing from here on, whatever closing came to: once the directory's lock is let go of the memory may be another's, and memtables and
-    /// blocks may be held longer.
-    pub(crate) fn seal(&self) {
-        self.seal_locked(&mut self.open.lock());
-    }
-
-    /// Whether it was not sealed.
-    fn seal_locked(&self, open: &mut bool) -> bool {
+    /// blocks may be held longer. Whether that is new.
+    pub(crate) fn seal(&self) -> bool {
+        let mut open = self.open.lock();
         if let Some(shelf) = &self.shelf {
             shelf.close();
         }
         self.space.seal();
-        std::mem::replace(open, false)
+        std::mem::replace(&mut *open, false)
     }
 }
 

@@ -347,11 +347,6 @@ fn filter_may_contain(
     supplied: &mut Option<Pin>,
 ) -> Result<Option<bool>> {
     let place = (handle.filter_offset, handle.filter_len);
-    let ask = |bytes: &[u8]| may_contain(bytes, place, hash, extent);
+    let ask = |bytes: &[u8]| Ok(filter::may_contain(filter_at(bytes, place, extent)?, hash));
     with_block(cache, extent, &Part::Filter, supplied, ask).transpose()
-}
-
-/// Whether the filter that lies there in the section of filters lets a key pass.
-fn may_contain(filters: &[u8], place: (u32, u32), hash: u64, extent: &Extent) -> Result<bool> {
-    Ok(filter::may_contain(filter_at(filters, place, extent)?, hash))
 }

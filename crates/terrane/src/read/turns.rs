@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 use std::ptr;
 
-use terrane_base::{Result, Seq};
+use terrane_base::{Error, Result, Seq};
 use terrane_cache::Hold;
 use terrane_format::block::{Block, LeafProbe, Probe};
 use terrane_format::extent::IndexApproach;
@@ -124,9 +124,19 @@ struct InBlock<'h> {
 
 /// What a stage comes to for one lookup that does not go on to the next.
 enum End<'h> {
-    /// The memtable or run says nothing of the key.
+    /// The run says nothing of the key.
     Nothing,
-    Said(Said<'h>),
+    Said(Result<Said<'h>>),
+}
+
+impl End<'_> {
+    const NOT_ALL: Self = End::Said(Ok(Said::NotAll));
+}
+
+impl From<Error> for End<'_> {
+    fn from(e: Error) -> Self {
+        End::Said(Err(e))
+    }
 }
 
 impl<'h> Turn<'h> {
@@ -137,18 +147,12 @@ impl<'h> Turn<'h> {
 
     /// The end of a look at an extent.
     #[inline]
-    fn end(
-        &mut self,
-        asked: &Asked<'h>,
-        end: Result<End<'h>>,
-        done: &mut impl FnMut(usize, Result<Said<'_>>),
-    ) {
+    fn end(&mut self, asked: &Asked<'h>, end: End<'h>, done: &mut impl FnMut(usize, Result<Said<'_>>)) {
         match end {
-            Ok(End::Said(said)) => self.answer(Ok(said), done),
+            End::Said(said) => self.answer(said, done),
             // What lies below is older than the tombstone.
-            Ok(End::Nothing) if asked.cover > 0 => self.answer(Ok(Said::NOTHING), done),
-            Ok(End::Nothing) => {}
-            Err(e) => self.answer(Err(e), done),
+            End::Nothing if asked.cover > 0 => self.answer(Ok(Said::NOTHING), done),
+            End::Nothing => {}
         }
     }
 }
@@ -218,7 +222,7 @@ impl<'h> Group<'h> {
                 }
             };
             if extent.meta.blocks == 0 {
-                turn.end(&asked, Ok(End::Nothing), done);
+                turn.end(&asked, End::Nothing, done);
             } else if let Some(row) = asked.row() {
                 let said = value(asked.judge(row.seq, row.kind, &row.value));
                 turn.answer(Ok(said), done);
@@ -234,21 +238,19 @@ impl<'h> Group<'h> {
         for look in indexes.iter() {
             let turn = &mut turns[look.turn];
             match look.to_block(turn, seq) {
-                Ok(Ok(block)) => blocks.push(block),
-                Ok(Err(end)) => turn.end(&look.asked, Ok(end), done),
-                Err(e) => turn.end(&look.asked, Err(e), done),
+                Ok(block) => blocks.push(block),
+                Err(end) => turn.end(&look.asked, end, done),
             }
         }
         indexes.clear();
         // A second time for those that go on in the block behind.
         while !blocks.is_empty() {
-            let mut end = |turns: &mut [Turn<'h>], look: &InBlock<'h>, end: Result<End<'h>>| {
+            let mut end = |turns: &mut [Turn<'h>], look: &InBlock<'h>, end: End<'h>| {
                 let turn = &mut turns[look.turn];
                 let end = match end {
-                    Ok(End::Nothing) if look.next_has_key => match look.to_next(turn) {
-                        Ok(Ok(next)) => return next_blocks.push(next),
-                        Ok(Err(end)) => Ok(end),
-                        Err(e) => Err(e),
+                    End::Nothing if look.next_has_key => match look.to_next(turn) {
+                        Ok(next) => return next_blocks.push(next),
+                        Err(end) => end,
                     },
                     end => end,
                 };
@@ -256,9 +258,8 @@ impl<'h> Group<'h> {
             };
             for (at, look) in blocks.iter().enumerate() {
                 match look.probe(&turns[look.turn], seq) {
-                    Ok(Ok(probe)) => probes.push((at, probe)),
-                    Ok(Err(nothing)) => end(turns, look, Ok(nothing)),
-                    Err(e) => end(turns, look, Err(e)),
+                    Ok(probe) => probes.push((at, probe)),
+                    Err(nothing) => end(turns, look, nothing),
                 }
             }
             leaves.extend(probes.iter().map(|(at, probe)| (*at, probe.to_leaf())));
@@ -266,9 +267,9 @@ impl<'h> Group<'h> {
             for (at, leaf) in leaves.iter() {
                 let look = &blocks[*at];
                 let said = match leaf.look() {
-                    Ok(Some(hit)) => Ok(End::Said(value(look.asked.meet(hit)))),
-                    Ok(None) => Ok(End::Nothing),
-                    Err(e) => Err(look.near.in_block(look.number, e)),
+                    Ok(Some(hit)) => End::Said(Ok(value(look.asked.meet(hit)))),
+                    Ok(None) => End::Nothing,
+                    Err(e) => look.near.in_block(look.number, e).into(),
                 };
                 end(turns, look, said);
             }
@@ -283,12 +284,10 @@ impl<'h> Group<'h> {
 impl<'h> InIndex<'h> {
     /// Finds the block.
     #[inline]
-    fn to_block(&self, turn: &Turn<'h>, seq: Seq) -> Result<Result<InBlock<'h>, End<'h>>> {
+    fn to_block(&self, turn: &Turn<'h>, seq: Seq) -> Result<InBlock<'h>, End<'h>> {
         let InIndex { near, asked, .. } = *self;
-        let Some((number, next_has_key)) = near.own_position_from(&self.approach, turn.key, seq)? else {
-            return Ok(Err(End::Nothing));
-        };
-        InBlock::announced(self.turn, asked, near, (number, next_has_key), turn.hash)
+        let position = near.own_position_from(&self.approach, turn.key, seq)?.ok_or(End::Nothing)?;
+        InBlock::announced(self.turn, asked, near, position, turn.hash)
     }
 }
 
@@ -301,30 +300,28 @@ impl<'h> InBlock<'h> {
         near: Near<'h>,
         (number, next_has_key): (u32, bool),
         hash: u64,
-    ) -> Result<Result<Self, End<'h>>> {
-        let Some(known) = near.known(number) else { return Ok(Err(End::Said(Said::NotAll))) };
+    ) -> Result<Self, End<'h>> {
+        let known = near.known(number).ok_or(End::NOT_ALL)?;
         near.announce(number, known);
-        let Some(filter) = near.filter_of(known)? else { return Ok(Err(End::Said(Said::NotAll))) };
+        let filter = near.filter_of(known)?.ok_or(End::NOT_ALL)?;
         near.announce_bytes(filter::probed(filter, hash));
-        Ok(Ok(InBlock { turn, asked, near, number, known, filter, next_has_key }))
+        Ok(InBlock { turn, asked, near, number, known, filter, next_has_key })
     }
 
     /// The block behind: where a block begins with the key, the index leads to the one before.
-    fn to_next(&self, turn: &Turn<'h>) -> Result<Result<Self, End<'h>>> {
+    fn to_next(&self, turn: &Turn<'h>) -> Result<Self, End<'h>> {
         InBlock::announced(self.turn, self.asked, self.near, (self.number + 1, false), turn.hash)
     }
 
     /// Begins to search the block, unless its filter says no.
     #[inline]
-    fn probe(&self, turn: &Turn<'h>, seq: Seq) -> Result<Result<Probe<'h, 'h>, End<'h>>> {
+    fn probe(&self, turn: &Turn<'h>, seq: Seq) -> Result<Probe<'h, 'h>, End<'h>> {
         if !filter::may_contain(self.filter, turn.hash) {
-            return Ok(Err(End::Nothing));
+            return Err(End::Nothing);
         }
-        let Some(block) = self.near.block(self.number, self.known) else {
-            return Ok(Err(End::Said(Said::NotAll)));
-        };
+        let block = self.near.block(self.number, self.known).ok_or(End::NOT_ALL)?;
         let block = Block::parse(block.bytes()).map_err(|e| self.near.in_block(self.number, e))?;
-        Ok(Ok(Probe::new(block, turn.key, seq)))
+        Ok(Probe::new(block, turn.key, seq))
     }
 }
 
