@@ -112,6 +112,11 @@ impl Space {
         self.free() <= self.zone_count() / LEFT_TO_COMMITS
     }
 
+    /// The memory's file.
+    pub fn path(&self) -> &Path {
+        self.pmem().path()
+    }
+
     /// Bytes of all of the memory.
     pub fn file_bytes(&self) -> u64 {
         self.pmem().len() as u64

@@ -25,8 +25,8 @@ pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
             "{}",
             json!({
                 "clean": report.is_clean(), "subtables": report.subtables, "extents": report.extents,
-                "blocks": report.blocks, "records": report.records, "large_values": report.large_values,
-                "staged": report.staged, "bytes": report.bytes, "damage": damage, "stopped": report.stopped,
+                "blocks": report.blocks, "records": report.records, "memory_records": report.memory_records,
+                "large_values": report.large_values, "staged": report.staged, "bytes": report.bytes, "damage": damage, "stopped": report.stopped,
             })
         );
     } else {
@@ -39,6 +39,9 @@ pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
             report.large_values,
             bytes(report.bytes)
         );
+        if report.memory_records > 0 {
+            println!("{} records of memtables in persistent memory", report.memory_records);
+        }
         for e in &report.damage {
             println!("{e}");
         }

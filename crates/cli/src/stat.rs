@@ -73,9 +73,10 @@ pub(crate) fn to_text(s: &Stats) -> String {
         let renewed = if s.pmem_renewed { ", made anew and filled from the log" } else { "" };
         let _ = writeln!(
             o,
-            "pmem        {} of {}{renewed}; {} of blocks, {} lookups answered",
+            "pmem        {} of {}{renewed}, {} of them indexes; {} of blocks, {} lookups answered",
             bytes(s.pmem_used),
             bytes(s.pmem_bytes),
+            bytes(s.pmem_index_bytes),
             bytes(s.pmem_cache_bytes),
             s.pmem_cache_hits
         );

@@ -175,8 +175,12 @@ fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
             assert!(e.offset().is_some_and(|found| (1..16).contains(&(at as u64 - found))), "{e}");
         }
         assert_eq!(t.get(&[8]).unwrap(), Some(vec![8 ^ 0xa5; 100]));
+        let report = db.check(|_| true).unwrap();
+        assert_eq!((report.memory_records, report.damage.len()), (20, 1), "{report:?}");
+        assert_eq!(report.damage[0].file(), Some(&*file));
         writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
         assert_eq!(t.get(&[7]).unwrap(), Some(vec![7 ^ 0xa5; 100]), "nothing else became of it");
+        assert!(db.check(|_| true).unwrap().is_clean());
     }
 }
 

@@ -1,5 +1,6 @@
 //! The records of a memtable in persistent memory.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -61,6 +62,11 @@ impl ChainRecords {
             let before = self.charged.fetch_max(bytes, Ordering::Relaxed);
             self.budget.charge(bytes.saturating_sub(before));
         }
+    }
+
+    /// The memory's file.
+    pub(crate) fn path(&self) -> &Path {
+        self.chains.space().path()
     }
 
     /// Bytes of its zones.

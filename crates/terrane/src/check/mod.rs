@@ -3,10 +3,13 @@
 //! For each extent: the section checksums that the manifest holds, every block against its index entry, order within and
 //! across blocks, counts, bounds, and that each block's filter lets all of its keys pass. For each subtable: levels sorted
 //! and disjoint, at most eight L0 runs, and *newer above older* for every key (design rule 8), records and range
-//! tombstones, by merging all levels. Large values against their references, those of memtables included. Of prepared
+//! tombstones, by merging all levels. Large values against their references, those of memtables included; the records of memtables
+//! themselves where they lie in persistent memory. Of prepared
 //! transactions likewise what nobody sees yet: the large values, and the extents of those that are larger than memory.
 //!
 //! Damage is collected, not thrown: one bad block does not hide the next.
+
+mod memory;
 
 use std::sync::Arc;
 
@@ -44,11 +47,13 @@ pub struct CheckReport {
     pub blocks: u64,
     /// Records seen in them.
     pub records: u64,
+    /// Records of memtables verified in persistent memory.
+    pub memory_records: u64,
     /// Large values verified.
     pub large_values: u64,
     /// Prepared transactions looked at whose records are in extents; [`CheckReport::extents`] counts those too.
     pub staged: u64,
-    /// Bytes read.
+    /// Bytes read, those of such records included.
     pub bytes: u64,
     /// All damage found, each with its place.
     pub damage: Vec<Error>,
@@ -75,10 +80,7 @@ pub(crate) fn check(engine: &Engine, progress: impl FnMut(Progress) -> bool) -> 
     let tables = engine.tables.load_full();
     let mut tables: Vec<&Arc<Table>> = tables.all().collect();
     tables.sort_by(|a, b| a.name.cmp(&b.name));
-    let total = tables
-        .iter()
-        .flat_map(|t| t.state().version.runs().map(|(_, r)| r.bytes()).collect::<Vec<_>>())
-        .sum();
+    let total = tables.iter().map(|t| extent_bytes(t) + memory::bytes(t)).sum();
     let mut c = Check { engine, report: CheckReport::default(), total, progress };
     for table in tables {
         let before = c.report.damage.len();
@@ -124,6 +126,12 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
                 return;
             }
         }
+        for memtable in &state.memtables {
+            self.memtable(memtable);
+            if self.report.stopped {
+                return;
+            }
+        }
         // Values of records that only memtables hold yet; superseded ones are whole too.
         state.memtables.iter().flat_map(|m| m.values()).for_each(|value| self.value(&value));
         // Across levels only if each level by itself can be read.
@@ -155,12 +163,17 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
             if let Err(e) = self.extent(r) {
                 self.damage(e);
             }
-            let at = Progress { bytes: self.report.bytes, total: self.total };
-            if !(self.progress)(at) {
-                self.report.stopped = true;
+            if !self.go_on() {
                 return;
             }
         }
+    }
+
+    /// Tells how far the check is; whether it is to go on.
+    fn go_on(&mut self) -> bool {
+        let at = Progress { bytes: self.report.bytes, total: self.total };
+        self.report.stopped |= !(self.progress)(at);
+        !self.report.stopped
     }
 
     /// Verifies what a prepared transaction would make part of the database. Its end does not wait for that, and lets go
@@ -352,6 +365,11 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
             }
         }
     }
+}
+
+/// Stored bytes of a subtable's runs.
+fn extent_bytes(table: &Table) -> u64 {
+    table.state().version.runs().map(|(_, run)| run.bytes()).sum()
 }
 
 /// Sequences of the range tombstones of `part` that cover `key`, newest first.
