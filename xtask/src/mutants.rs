@@ -272,10 +272,17 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a commit that closing overtakes is a failure",
-        file: "crates/terrane/src/chains/commit.rs",
-        old: "turn.closing = true;",
-        new: "turn.failed = Some(closing());",
+        file: "crates/terrane/src/chains/commit/lone.rs",
+        old: "turn = Turn::Closing;",
+        new: "(turn, place) = (Turn::Closing, Err(closing()));",
         tests: &["page_cache"],
+    },
+    Mutant {
+        name: "a check passes over the checksums of records in memory",
+        file: "crates/terrane/src/check/memory.rs",
+        old: "if let Err(e) = memtable.verify(&record) {",
+        new: "if let (Err(e), false) = (memtable.verify(&record), true) {",
+        tests: &["memory"],
     },
     Mutant {
         name: "a memory in the page cache is trusted whatever its number",

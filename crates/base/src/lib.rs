@@ -20,4 +20,4 @@ pub use budget::MemoryBudget;
 pub use current::{Current, Epoch, Kept};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{ExtentId, Lsn, MAX_SEQ, Seq, SubtableId};
-pub use waiter::{Completion, Settler, Waiter};
+pub use waiter::{Completion, Settler, Waiter, Wakes};

@@ -17,6 +17,9 @@
 //! word held. If the settler's RMW came first, the waiter sees `SETTLED` and does not sleep. If it came second, the
 //! settler sees the flag and takes the mutex before it notifies, which it cannot until the waiter sleeps. The same
 //! argument holds for electing. Every RMW on the word is AcqRel, so whoever sees `SETTLED` sees all that was done before.
+//!
+//! Settling and waking may be apart ([`Settler::settle_later`]): a thread that is woken often takes the processor from the one that
+//! wakes it, which must not have anything then that others need.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,14 +61,11 @@ pub enum Waiter {
 }
 
 impl Waiter {
-    /// Tells the outcome. Runs foreign code on a thread that has more to settle, so a panic in it ends here: the panic
-    /// hook has reported it, and the outcome is not changed by it.
-    fn tell(self, outcome: Result<u64>) {
-        let told = catch_unwind(AssertUnwindSafe(|| match self {
-            Waiter::Waker(w) => w.wake(),
-            Waiter::Callback(f) => f(outcome),
-        }));
-        drop(told);
+    fn tell(self, outcome: Result<u64>, wakes: &mut Wakes) {
+        match self {
+            Waiter::Waker(waker) => wakes.0.push(Wake::Task(waker)),
+            Waiter::Callback(f) => guarded(|| f(outcome)),
+        }
     }
 }
 
@@ -76,6 +76,50 @@ impl fmt::Debug for Waiter {
             Waiter::Callback(_) => "Waiter::Callback",
         })
     }
+}
+
+/// Threads and tasks that wait for outcomes which are settled already: woken by [`Wakes::wake`], at the latest when this is dropped.
+#[derive(Debug, Default)]
+#[must_use = "they wait until it is dropped"]
+pub struct Wakes(Vec<Wake>);
+
+#[derive(Debug)]
+enum Wake {
+    Thread(Completion),
+    Task(Waker),
+}
+
+impl Wakes {
+    /// Nobody.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Wakes them all.
+    pub fn wake(&mut self) {
+        for wake in self.0.drain(..) {
+            match wake {
+                Wake::Thread(completion) => {
+                    // Taking the lock waits until it sleeps.
+                    drop(completion.lock());
+                    completion.0.wake.notify_all();
+                }
+                Wake::Task(waker) => guarded(|| waker.wake()),
+            }
+        }
+    }
+}
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}
+
+/// Runs foreign code on a thread that has more to settle, so a panic in it ends here: the panic hook has reported it, and the outcome is
+/// not changed by it.
+fn guarded(f: impl FnOnce()) {
+    drop(catch_unwind(AssertUnwindSafe(f)));
 }
 
 /// One outcome (a sequence number or an error) that will be known later. Cloning shares it.
@@ -128,6 +172,11 @@ impl Completion {
 
     /// Settles the outcome and tells the waiter. A second call changes nothing.
     pub fn settle(&self, outcome: Result<u64>) {
+        self.settle_later(outcome, &mut Wakes::new());
+    }
+
+    /// As [`Completion::settle`], but that a thread or task that waits is left to be woken. Callbacks are called at once.
+    pub fn settle_later(&self, outcome: Result<u64>, wakes: &mut Wakes) {
         let before = match &outcome {
             Ok(n) if *n < INLINE_LIMIT => self.decide(SETTLED | n << VALUE_SHIFT),
             _ => {
@@ -143,8 +192,10 @@ impl Completion {
                 before
             }
         };
-        if before.is_some_and(|word| word & (SLEEPING | REGISTERED) != 0) {
-            self.notify(outcome);
+        if let Some(word) = before
+            && word & (SLEEPING | REGISTERED) != 0
+        {
+            self.notify(word, outcome, wakes);
         }
     }
 
@@ -163,11 +214,15 @@ impl Completion {
     }
 
     #[cold]
-    fn notify(&self, outcome: Result<u64>) {
-        let waiter = self.lock().waiter.take();
-        self.0.wake.notify_all();
-        if let Some(waiter) = waiter {
-            waiter.tell(outcome);
+    fn notify(&self, before: u64, outcome: Result<u64>, wakes: &mut Wakes) {
+        if before & SLEEPING != 0 {
+            wakes.0.push(Wake::Thread(self.clone()));
+        }
+        if before & REGISTERED != 0 {
+            let waiter = self.lock().waiter.take();
+            if let Some(waiter) = waiter {
+                waiter.tell(outcome, wakes);
+            }
         }
     }
 
@@ -194,7 +249,7 @@ impl Completion {
         let waiter = slow.waiter.take();
         drop(slow);
         if let Some(waiter) = waiter {
-            waiter.tell(self.read(word));
+            waiter.tell(self.read(word), &mut Wakes::new());
         }
     }
 
@@ -313,6 +368,13 @@ impl Settler {
     pub fn settle(mut self, outcome: Result<u64>) {
         if let Some(c) = self.0.take() {
             c.settle(outcome);
+        }
+    }
+
+    /// As [`Settler::settle`], but that a thread or task that waits is left to be woken: see [`Completion::settle_later`].
+    pub fn settle_later(mut self, outcome: Result<u64>, wakes: &mut Wakes) {
+        if let Some(c) = self.0.take() {
+            c.settle_later(outcome, wakes);
         }
     }
 

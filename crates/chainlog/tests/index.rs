@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
-use terrane_base::{ErrorKind, Lsn, MemoryBudget, Result};
+use terrane_base::{ErrorKind, Lsn, MemoryBudget, Result, Wakes};
 use terrane_chainlog::{Chain, ChainIndex, Item, Space, Stored, VolatileZones, Written, recover};
 use terrane_commit::{Filled, Orderer, Ring};
 use terrane_format::Kind;
@@ -247,7 +247,7 @@ struct Shared {
 }
 
 impl Orderer<Vec<(usize, Written)>> for Shared {
-    fn settle(&self, group: &mut [Filled<Vec<(usize, Written)>>]) {
+    fn settle(&self, group: &mut [Filled<Vec<(usize, Written)>>], _: &mut Wakes) {
         for filled in group {
             for (memtable, written) in filled.entry.take().unwrap() {
                 self.memtables[memtable].chain().advance(written).unwrap();

@@ -10,27 +10,27 @@
 //!    durable if asked, publishes them, tells who waits.
 //!
 //! Where bytes go to several places at once, each of which must grow in the same order, the leader assigns them in its turn:
-//! [`Ring::reserve_in_turn`].
+//! [`Ring::reserve_in_turn`]. There is a mutex there, for the time that this takes.
 //!
 //! Beside it stands what outlasts the commit itself: which memtable an entry belongs to ([`Stretch`]), and from where on the log is
 //! still needed ([`Pins`]).
 //!
-//! There is no mutex on this path and no dedicated thread. What waits, waits on a `Completion`; a thread that blocks
+//! Elsewhere there is no mutex on this path, and no dedicated thread. What waits, waits on a `Completion`; a thread that blocks
 //! there can be elected to go on with the ordering, so that nobody orders for others for ever.
 //!
 //! ```
-//! use terrane_base::{Completion, Result, Settler};
+//! use terrane_base::{Completion, Result, Settler, Wakes};
 //! use terrane_commit::{Buckets, Filled, Group, Limits, Orderer, Ring, Role};
 //!
 //! struct Publish;
 //!
 //! impl Orderer<Group<Settler>> for Publish {
-//!     fn settle(&self, group: &mut [Filled<Group<Settler>>]) {
+//!     fn settle(&self, group: &mut [Filled<Group<Settler>>], wakes: &mut Wakes) {
 //!         // Make durable, publish; then:
 //!         for filled in group {
 //!             let end = filled.end();
 //!             for member in filled.entry.take().into_iter().flatten() {
-//!                 member.settle(Ok(end));
+//!                 member.settle_later(Ok(end), wakes);
 //!             }
 //!         }
 //!     }
@@ -70,7 +70,6 @@
 mod bucket;
 mod order;
 mod pins;
-mod relay;
 mod ring;
 mod seats;
 mod stretch;

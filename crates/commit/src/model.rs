@@ -10,11 +10,11 @@
 //! over and does not take the role back when nobody was elected; a thread that looks at its slot before it says that it
 //! waits.
 //!
-//! What of the order is still needed, and for whom, has models of its own, as turns have: `pins::model`, `relay::model`.
+//! What of the order is still needed, and for whom, has models of its own: `pins::model`.
 
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 use terrane_base::sync::{Arc, UnsafeCell, thread};
-use terrane_base::{Completion, Settler};
+use terrane_base::{Completion, Settler, Wakes};
 
 use crate::word::{POS_SPAN, Place, TICKETS};
 use crate::{Buckets, Filled, Limits, Orderer, Ring, Role};
@@ -38,7 +38,7 @@ struct Recorder {
 unsafe impl Sync for Recorder {}
 
 impl Orderer<Entry> for Recorder {
-    fn settle(&self, group: &mut [Filled<Entry>]) {
+    fn settle(&self, group: &mut [Filled<Entry>], wakes: &mut Wakes) {
         for filled in group {
             let Some(entry) = filled.entry.take() else { continue };
             assert_eq!(entry.pos, filled.pos);
@@ -46,7 +46,7 @@ impl Orderer<Entry> for Recorder {
                 // SAFETY: see above.
                 unsafe { (*s).push((filled.pos, entry.epoch)) }
             });
-            entry.settler.settle(Ok(filled.end()));
+            entry.settler.settle_later(Ok(filled.end()), wakes);
         }
     }
 
@@ -179,10 +179,8 @@ fn three_committers_lose_no_slot() {
 #[test]
 fn turns_come_in_the_order_of_the_places_in_a_full_ring_too() {
     bounded(2, || {
-        let whole = Arc::new(Whole {
-            ring: Ring::starting_at(2, START).turning_from(START.ticket),
-            recorder: Recorder::default(),
-        });
+        let whole =
+            Arc::new(Whole { ring: Ring::starting_at(2, START).turning(), recorder: Recorder::default() });
         let turns = Arc::new(UnsafeCell::new(Vec::new()));
         let commit = |whole: &Whole, turns: &UnsafeCell<Vec<u64>>| {
             let assign = |pos, _| {

@@ -9,7 +9,13 @@
 //! The entry goes into the slot, the slot is marked filled, and the role of orderer is tried for.
 //!
 //! # Turns
-//! In a ring of [`Ring::with_turns`] each reservation has a turn between these two, see `relay`.
+//! A reservation gives a position in one order, in one step. A commit whose bytes go to several places that grow each on its own, as
+//! records of several memtables in persistent memory do, needs a place in each of them, and those must follow each other as the
+//! positions do: else what lies before a place may belong to a later commit, which a crash may leave unwritten. So in a ring of
+//! [`Ring::with_turns`] a leader reserves and is assigned its places in one *turn*, of which there is one at a time, for a mutex is held
+//! meanwhile. A turn does no more than add up lengths: some fifty nanoseconds. The mutex is not fair, and must not be: if turns came in an
+//! order that is fixed before, by tickets drawn outside, then whenever a thread with a ticket is off its processor all behind it queue up
+//! and go to sleep, each has to be woken in its turn, and has its next ticket behind the whole queue, which so never ends.
 //!
 //! # Ordering
 //! See `order`: whoever raises the count of arrivals from zero settles all that is filled at the head.
@@ -28,6 +34,7 @@
 //! | `Head::role` | RMW by all | AcqRel; the winner acquires `order` from the last orderer |
 //! | `Head::order` | the orderer | not atomic: `role` gives it to one at a time |
 //! | `Head::settled` | the orderer | store release after settling, load acquire |
+//! | `turns` | who has the turn | a mutex: turns happen one after the other, in the order of their positions |
 //!
 //! *`near` is near enough to decode.* Its position is one that was settled, and the orderer cannot have passed a place
 //! that is not filled, so for a reserver it is never ahead. It lags by 2^39 units before it is moved, at most 2^14
@@ -55,7 +62,6 @@ use terrane_base::sync::{Condvar, Mutex, MutexGuard, UnsafeCell, spin_loop};
 use terrane_base::{Error, ErrorKind, Result};
 
 use crate::order::{Head, Orderer};
-use crate::relay::Relay;
 use crate::seats::seated;
 use crate::word::{NEXT_EPOCH, NEXT_TICKET, Place, TICKETS};
 
@@ -100,9 +106,10 @@ pub struct Ring<E> {
     /// With `room` and [`Head::crowd`], for those who wait for a slot.
     crowd: Mutex<()>,
     room: Condvar,
-    /// The place of all who have no seat. Order: before `crowd`.
+    /// The place of all who have no seat. Order: before `turns`, and before `crowd`.
     standing: Mutex<()>,
-    relay: Option<Box<CachePadded<Relay>>>,
+    /// If its reservations have turns.
+    turns: Option<Box<CachePadded<Mutex<()>>>>,
     /// Whether the calling thread has a seat.
     pub(crate) seated: fn() -> bool,
 }
@@ -174,6 +181,33 @@ impl<E: Send, O: Orderer<E>> Drop for Reservation<'_, E, O> {
     }
 }
 
+/// A place whose slot may not be empty yet. If it is dropped, as by a turn that panics, it is filled without an entry.
+struct Drawn<'r, E: Send, O: Orderer<E>> {
+    ring: &'r Ring<E>,
+    orderer: &'r O,
+    place: Place,
+    units: u64,
+}
+
+impl<'r, E: Send, O: Orderer<E>> Drawn<'r, E, O> {
+    /// Waits until its slot is empty.
+    fn seated(self) -> Reservation<'r, E, O> {
+        let this = ManuallyDrop::new(self);
+        this.reservation()
+    }
+
+    fn reservation(&self) -> Reservation<'r, E, O> {
+        self.ring.wait_for_slot(self.place.ticket);
+        Reservation { ring: self.ring, orderer: self.orderer, place: self.place, units: self.units }
+    }
+}
+
+impl<E: Send, O: Orderer<E>> Drop for Drawn<'_, E, O> {
+    fn drop(&mut self) {
+        drop(self.reservation());
+    }
+}
+
 impl<E: Send> Ring<E> {
     /// A ring of `slots` slots whose first reservation begins at unit `pos` in epoch 0. Twice as many slots as
     /// threads never fill up, since a filled slot is emptied before its group is settled.
@@ -189,17 +223,16 @@ impl<E: Send> Ring<E> {
         Ok(Ring::starting_at(slots, Place { ticket: 0, epoch: 0, pos }))
     }
 
-    /// As [`Ring::new`], of a ring whose reservations have turns: see [`Ring::reserve_in_turn`]. A turn costs one atomic
-    /// read-modify-write more, and a wait while others have theirs.
+    /// As [`Ring::new`], of a ring whose reservations can have turns: see [`Ring::reserve_in_turn`].
     ///
     /// # Errors
     /// As [`Ring::new`].
     pub fn with_turns(slots: usize, pos: u64) -> Result<Self> {
-        Ok(Ring::new(slots, pos)?.turning_from(0))
+        Ok(Ring::new(slots, pos)?.turning())
     }
 
-    pub(crate) fn turning_from(mut self, ticket: u32) -> Self {
-        self.relay = Some(Box::new(CachePadded::new(Relay::new(ticket))));
+    pub(crate) fn turning(mut self) -> Self {
+        self.turns = Some(Box::default());
         self
     }
 
@@ -217,7 +250,7 @@ impl<E: Send> Ring<E> {
             crowd: Mutex::new(()),
             room: Condvar::new(),
             standing: Mutex::new(()),
-            relay: None,
+            turns: None,
             seated,
         };
         ring.slots = (0..slots)
@@ -234,22 +267,20 @@ impl<E: Send> Ring<E> {
     }
 
     /// Takes the next `units` units. Whatever of the commit can fail must have been checked before. Waits only if the
-    /// ring is full of entries that are not yet taken up by the orderer, and in one with turns for those before it; any number
-    /// of threads may wait.
+    /// ring is full of entries that are not yet taken up by the orderer; any number of threads may wait.
     ///
     /// # Errors
     /// `LimitExceeded` if `units` is zero or more than [`MAX_UNITS`]; nothing is reserved then.
     pub fn reserve<'r, O: Orderer<E>>(&'r self, units: u64, orderer: &'r O) -> Result<Reservation<'r, E, O>> {
-        let place = self.draw(units)?;
-        if let Some(relay) = &self.relay {
-            relay.in_turn(place.ticket, || ());
-        }
-        Ok(Reservation { ring: self, orderer, place, units })
+        check_units(units)?;
+        let _standing = self.stand();
+        Ok(Drawn { ring: self, orderer, place: self.draw(units), units }.seated())
     }
 
     /// As [`Ring::reserve`], and calls `assign` with the first unit and the epoch of the place, in the order of the places: it has returned
-    /// for all before, and is not called for any behind until it returns. It must be quick and must not wait for anything, least of all for
-    /// another reservation. If it panics the place is filled without an entry.
+    /// for all before that are assigned something, and is not called for any behind until it returns. It must be quick and must not wait for
+    /// anything, least of all for another reservation. If it panics the place is filled without an entry. Costs two atomic
+    /// read-modify-writes more than [`Ring::reserve`], and a wait while others have their turns.
     ///
     /// # Errors
     /// As [`Ring::reserve`]; `InvalidArgument` for a ring without turns.
@@ -259,34 +290,37 @@ impl<E: Send> Ring<E> {
         orderer: &'r O,
         assign: impl FnOnce(u64, u64) -> T,
     ) -> Result<(Reservation<'r, E, O>, T)> {
-        let Some(relay) = &self.relay else {
+        let Some(turns) = &self.turns else {
             return Err(Error::invalid("this ring's reservations have no turns"));
         };
-        let place = self.draw(units)?;
-        // First, so that the place is filled whatever happens.
-        let reservation = Reservation { ring: self, orderer, place, units };
-        let assigned = relay.in_turn(place.ticket, || assign(place.pos, place.epoch));
-        Ok((reservation, assigned))
+        check_units(units)?;
+        let _standing = self.stand();
+        // Its slot is waited for when the turn is over: by what a panic drops too.
+        let drawn;
+        let assigned = {
+            let _turn = lock(turns);
+            drawn = Drawn { ring: self, orderer, place: self.draw(units), units };
+            assign(drawn.place.pos, drawn.place.epoch)
+        };
+        Ok((drawn.seated(), assigned))
     }
 
-    /// Takes a place, and waits until its slot is empty.
-    fn draw(&self, units: u64) -> Result<Place> {
-        if units == 0 || units > MAX_UNITS {
-            return Err(Error::limit("units of a reservation", units, MAX_UNITS));
-        }
-        // Held until the ticket has its slot.
-        let _standing = if (self.seated)() { None } else { Some(lock(&self.standing)) };
+    /// What a thread without a seat holds from before it draws a ticket until that has its slot.
+    fn stand(&self) -> Option<MutexGuard<'_, ()>> {
+        (!(self.seated)()).then(|| lock(&self.standing))
+    }
+
+    /// Takes a place.
+    fn draw(&self, units: u64) -> Place {
         let word = self.word.fetch_add(NEXT_TICKET + units, Ordering::AcqRel);
-        let place = Place::unpack(
-            word,
-            self.near.pos.load(Ordering::Acquire),
-            self.near.epoch.load(Ordering::Acquire),
-        );
-        let slot = self.slot(place.ticket);
-        if slot.turn.load(Ordering::Acquire) != place.ticket {
-            self.wait_slot(slot, place.ticket);
+        Place::unpack(word, self.near.pos.load(Ordering::Acquire), self.near.epoch.load(Ordering::Acquire))
+    }
+
+    fn wait_for_slot(&self, ticket: u32) {
+        let slot = self.slot(ticket);
+        if slot.turn.load(Ordering::Acquire) != ticket {
+            self.wait_slot(slot, ticket);
         }
-        Ok(place)
     }
 
     #[cold]
@@ -384,6 +418,13 @@ impl<E> fmt::Debug for Ring<E> {
             .field("slots", &self.slots.len())
             .field("settled", &self.head.settled.load(Ordering::Acquire))
             .finish_non_exhaustive()
+    }
+}
+
+fn check_units(units: u64) -> Result<()> {
+    match units {
+        1..=MAX_UNITS => Ok(()),
+        _ => Err(Error::limit("units of a reservation", units, MAX_UNITS)),
     }
 }
 

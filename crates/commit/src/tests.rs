@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 
-use terrane_base::{Completion, ErrorKind, Settler};
+use terrane_base::{Completion, ErrorKind, Settler, Wakes};
 
 use crate::word::{POS_SPAN, Place, TICKETS};
 use crate::{Boundary, Buckets, Filled, Limits, MAX_SLOTS, MAX_UNITS, Orderer, Ring, Role};
@@ -16,7 +16,7 @@ use crate::{Boundary, Buckets, Filled, Limits, MAX_SLOTS, MAX_UNITS, Orderer, Ri
 struct With<F>(F);
 
 impl<E, F: Fn(&mut [Filled<E>])> Orderer<E> for With<F> {
-    fn settle(&self, group: &mut [Filled<E>]) {
+    fn settle(&self, group: &mut [Filled<E>], _: &mut Wakes) {
         (self.0)(group);
     }
 }
@@ -204,7 +204,7 @@ fn an_orderer_may_commit_without_waiting() {
     let ring = Ring::new(4, 0).unwrap();
     struct Again<'r>(&'r Ring<u64>, Mutex<Vec<u64>>);
     impl Orderer<u64> for Again<'_> {
-        fn settle(&self, group: &mut [Filled<u64>]) {
+        fn settle(&self, group: &mut [Filled<u64>], _: &mut Wakes) {
             for f in group.iter().filter_map(|f| f.entry) {
                 self.1.lock().unwrap().push(f);
                 if f > 0 {
@@ -243,13 +243,13 @@ struct Waiting {
 }
 
 impl Orderer<Waiting> for Gate {
-    fn settle(&self, group: &mut [Filled<Waiting>]) {
+    fn settle(&self, group: &mut [Filled<Waiting>], wakes: &mut Wakes) {
         self.by.lock().unwrap().push(thread::current().id());
         self.begun.send(group.iter().filter_map(|f| f.entry.as_ref()).map(|e| e.id).collect()).unwrap();
         self.go.lock().unwrap().recv().unwrap();
         for f in group {
             if let Some(entry) = f.entry.take() {
-                entry.settler.settle(Ok(f.pos));
+                entry.settler.settle_later(Ok(f.pos), wakes);
             }
         }
     }
@@ -344,13 +344,13 @@ fn many_threads_are_settled_once_each_in_order_and_in_their_epoch() {
         struct Sync<'a>(&'a Mutex<Vec<(u64, u64)>>);
         struct Entry(u64, Settler);
         impl Orderer<Entry> for Sync<'_> {
-            fn settle(&self, group: &mut [Filled<Entry>]) {
+            fn settle(&self, group: &mut [Filled<Entry>], wakes: &mut Wakes) {
                 // `try_lock`, because a second orderer at the same time would be a bug.
                 let mut settled = self.0.try_lock().unwrap();
                 for f in group {
                     let Entry(epoch, settler) = f.entry.take().unwrap();
                     settled.push((f.pos, epoch));
-                    settler.settle(Ok(f.end()));
+                    settler.settle_later(Ok(f.end()), wakes);
                 }
             }
             fn heir(&self, next: &Entry) -> Option<Completion> {

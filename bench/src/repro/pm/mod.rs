@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use terrane::media::PmemMode;
 use terrane::media::real::{RealMedia, RealOptions};
 use terrane_base::waiter::Settler;
-use terrane_base::{Completion, Lsn, MemoryBudget};
+use terrane_base::{Completion, Lsn, MemoryBudget, Wakes};
 use terrane_chainlog::{Chain, ChainIndex, Item, Space, Stored, VolatileZones, Written};
 use terrane_commit::{Filled, Orderer, Ring};
 use terrane_format::Kind;
@@ -101,7 +101,7 @@ struct Entry {
 }
 
 impl Orderer<Entry> for Store {
-    fn settle(&self, group: &mut [Filled<Entry>]) {
+    fn settle(&self, group: &mut [Filled<Entry>], wakes: &mut Wakes) {
         for filled in group {
             let end = filled.end();
             // Nothing behind what was not stored is ever committed; who waits for that hears so.
@@ -111,7 +111,7 @@ impl Orderer<Entry> for Store {
             };
             let done = self.memtable.chain().advance(entry.written);
             self.space.fence();
-            entry.settler.settle(done.map(|()| end));
+            entry.settler.settle_later(done.map(|()| end), wakes);
         }
     }
 

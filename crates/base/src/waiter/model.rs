@@ -19,6 +19,22 @@ fn no_wakeup_is_lost() {
 }
 
 #[test]
+fn who_sleeps_is_woken_later_too() {
+    loom::model(|| {
+        let c = [Completion::new(), Completion::new()];
+        let d = c.clone();
+        let t = loom::thread::spawn(move || d.each_ref().map(|d| d.wait().unwrap()));
+        let mut wakes = Wakes::new();
+        for (c, n) in c.iter().zip(3..) {
+            expose(c);
+            c.settle_later(Ok(n), &mut wakes);
+        }
+        drop(wakes);
+        assert_eq!(t.join().unwrap(), [3, 4]);
+    });
+}
+
+#[test]
 fn an_error_reaches_the_one_who_waits() {
     loom::model(|| {
         let c = Completion::new();

@@ -4,16 +4,18 @@
 //! it needs the lengths alone; what it writes there carries sequences, which it has since. Everything that can fail for a reason other than
 //! the memory's own has been ruled out before: the lengths, and zones that were set aside.
 
+mod lone;
+
 use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 
 use arc_swap::Guard;
 use smallvec::SmallVec;
-use terrane_base::{Error, Lsn, Result};
+use terrane_base::{Error, Lsn, Result, Seq};
 use terrane_chainlog::{Admission, Item, Place, Stored, Written};
 use terrane_commit::Filled;
 use terrane_format::Kind;
-use terrane_format::batch::{EntryKind, Ops};
+use terrane_format::batch::{EntryKind, Op, Ops};
 use terrane_format::chain::ChainRecord;
 
 use crate::chains::Chains;
@@ -22,7 +24,7 @@ use crate::db::request::{GroupEntry, Locks, Request, Requests};
 use crate::db::table::{Super, Table};
 use crate::log::Log;
 use crate::memtable::Memtable;
-use crate::tombstone::During;
+use crate::tombstone::{During, Needed};
 
 /// Items that a thread keeps, for their memory.
 const KEPT_ITEMS: usize = 4;
@@ -37,20 +39,45 @@ thread_local! {
 /// The items of a group, each with its memtable.
 pub(crate) type Items = SmallVec<[(Arc<Memtable>, Written); 1]>;
 
-/// What a group has for one subtable. Counts no reference: those of a subtable that many threads write to are on one line for all of them.
-struct Share<'r> {
+/// Where a group writes to in one subtable: known once it has its place. Counts no reference: those of a subtable that many threads write to
+/// are on one line for all of them.
+struct Target<'r> {
     table: &'r Arc<Table>,
-    /// By request: which one, and the bytes of its records.
-    parts: SmallVec<[(usize, u32); 1]>,
-    /// Once it has its place: the subtable as of then, and the group's epoch.
+    /// The subtable as of then, and the group's epoch.
     state: OnceCell<(Guard<Arc<Super>>, u64)>,
 }
 
-impl Share<'_> {
-    /// That of the group's epoch, once it has its place.
+impl<'r> Target<'r> {
+    fn new(table: &'r Arc<Table>) -> Self {
+        Target { table, state: OnceCell::new() }
+    }
+
+    /// The memtable of the group's epoch, once it has its place.
     fn memtable(&self) -> Option<&Arc<Memtable>> {
         self.state.get().map(|(state, epoch)| state.memtable_for(*epoch))
     }
+
+    /// In the group's turn: a place for records of `len` bytes, in a zone of `zones` if there must be a new one.
+    fn assign(&self, epoch: u64, len: usize, zones: &mut Option<Admission>) -> Result<Option<Place<'_>>> {
+        // Where a subtable was dropped nothing is written any more: who dropped it waits for all that was reserved before it was seen to
+        // be, and gives its chains back.
+        if self.table.is_dropped() {
+            return Ok(None);
+        }
+        let (state, epoch) = self.state.get_or_init(|| (self.table.state(), epoch));
+        let Some(records) = state.memtable_for(*epoch).chain() else { return Ok(None) };
+        match zones {
+            Some(zones) => records.index().chain().assign(len, zones).map(Some),
+            None => Err(Error::invalid("a commit without zones that were set aside for it")),
+        }
+    }
+}
+
+/// What a group has for one subtable.
+struct Share<'r> {
+    target: Target<'r>,
+    /// By request: which one, and the bytes of its records.
+    parts: SmallVec<[(usize, u32); 1]>,
 }
 
 /// Zones that were set aside, by request.
@@ -73,16 +100,28 @@ fn shares(requests: &[Box<Request>]) -> SmallVec<[Share<'_>; 1]> {
     for (number, request) in requests.iter().enumerate() {
         for (table, len) in request.tables.iter().zip(&request.lengths) {
             let part = (number, *len);
-            match shares.iter_mut().find(|s| Arc::ptr_eq(s.table, table)) {
+            match shares.iter_mut().find(|s| Arc::ptr_eq(s.target.table, table)) {
                 Some(share) => share.parts.push(part),
-                None => {
-                    let parts = SmallVec::from_iter([part]);
-                    shares.push(Share { table, parts, state: OnceCell::new() });
-                }
+                None => shares.push(Share { target: Target::new(table), parts: SmallVec::from_iter([part]) }),
             }
         }
     }
     shares
+}
+
+/// Takes one operation of a commit at `lsn` into the item that it has for this memtable. Returns the hash of its key, if an index is to be
+/// told of it: see [`Memtable::announce`].
+fn add(
+    item: &mut Item,
+    memtable: &Memtable,
+    lsn: Lsn,
+    seq: Seq,
+    op: &Op<'_>,
+    needed: &dyn Fn() -> Needed,
+) -> Result<Option<u64>> {
+    let record = ChainRecord { key: op.key, seq, kind: op.kind, value: op.value };
+    item.push(&record, op.kind != Kind::RangeDelete)?;
+    memtable.announce(lsn, &record, During::Reads(needed))
 }
 
 impl Engine {
@@ -94,6 +133,11 @@ impl Engine {
         trailing: Option<&Log>,
         mut requests: Requests,
     ) {
+        if lone::is_lone(&requests)
+            && let Some(request) = requests.pop()
+        {
+            return self.place_lone(chains, trailing, request);
+        }
         let units: u64 = requests.iter().map(|r| r.units()).sum();
         let mut zones: Zones = requests.iter_mut().map(|r| r.zones.take()).collect();
         let shares = shares(&requests);
@@ -117,10 +161,10 @@ impl Engine {
         }
         let mut full: SmallVec<[Arc<Table>; 1]> = SmallVec::new();
         for share in &shares {
-            if let Some(memtable) = share.memtable()
-                && self.is_full(share.table, memtable, requests.iter().map(|r| r.count()).sum())
+            if let Some(memtable) = share.target.memtable()
+                && self.is_full(share.target.table, memtable, requests.iter().map(|r| r.count()).sum())
             {
-                full.push(share.table.clone());
+                full.push(share.target.table.clone());
             }
         }
         drop(shares);
@@ -184,19 +228,8 @@ impl Engine {
                 }
             }
             let Some(payer) = payer else { continue };
-            // Where a subtable was dropped nothing is written any more: who dropped it waits for all that was reserved before it was seen to
-            // be, and gives its chains back.
-            if share.table.is_dropped() {
-                continue;
-            }
-            let (state, epoch) = share.state.get_or_init(|| (share.table.state(), epoch));
-            let Some(records) = state.memtable_for(*epoch).chain() else { continue };
-            let assigned = match &mut zones[payer] {
-                Some(zones) => records.index().chain().assign(len, zones),
-                None => Err(Error::invalid("a commit without zones that were set aside for it")),
-            };
-            match assigned {
-                Ok(place) => turn.places.push((number, place)),
+            match share.target.assign(epoch, len, &mut zones[payer]) {
+                Ok(place) => turn.places.extend(place.map(|place| (number, place))),
                 Err(e) => {
                     turn.failed = Some(e);
                     return;
@@ -230,14 +263,12 @@ impl Engine {
             }
             for (seq, op) in (at + 1..).zip(Ops::new(r.ops())) {
                 let op = op?;
-                let place = turn.places.iter().position(|(share, _)| shares[*share].table.id == op.subtable);
+                let place =
+                    turn.places.iter().position(|(share, _)| shares[*share].target.table.id == op.subtable);
                 let Some(place) = place else { continue };
-                let Some(memtable) = shares[turn.places[place].0].memtable() else { continue };
-                let record = ChainRecord { key: op.key, seq, kind: op.kind, value: op.value };
-                items[place].push(&record, op.kind != Kind::RangeDelete)?;
-                if let Some(hash) = memtable.announce(from, &record, During::Reads(&needed))? {
-                    hashes.push((place, hash));
-                }
+                let Some(memtable) = shares[turn.places[place].0].target.memtable() else { continue };
+                let hash = add(&mut items[place], memtable, from, seq, &op, &needed)?;
+                hashes.extend(hash.map(|hash| (place, hash)));
             }
         }
         let (count, length) = (items.len() as u32, (units * 8) as u32);
@@ -245,7 +276,7 @@ impl Engine {
         let mut memtables: SmallVec<[&Arc<Memtable>; 1]> = SmallVec::new();
         for ((share, place), item) in turn.places.into_iter().zip(items) {
             stored.push(place.write(from, count, length, item)?);
-            memtables.extend(shares[share].memtable());
+            memtables.extend(shares[share].target.memtable());
         }
         Stored::fence_all(&mut stored);
         for (stored, memtable) in stored.into_iter().zip(&memtables) {

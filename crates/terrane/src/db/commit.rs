@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::smallvec;
 use terrane_base::metrics::stripe;
-use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, Waiter};
+use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, Waiter, Wakes};
 use terrane_commit::{Filled, Lead, Orderer, Role};
 use terrane_format::batch::{EntryHeader, EntryKind, Ops, body_crc, entry_len};
 use terrane_format::checksum;
@@ -218,15 +218,14 @@ impl Engine {
         values.iter().try_for_each(|v| self.space.free_value(v))
     }
 
-    /// Whether a request may still be committed; it is answered if not. The last look before anything is reserved: time
-    /// has passed since the first one.
-    fn still_allowed(&self, r: Box<Request>) -> Option<Box<Request>> {
-        // What was prepared is bound to be committed, whatever has become of its subtables.
-        let mut dropped = r.tables.iter().map(|t| t.check_alive()).filter(|_| r.kind != EntryKind::Commit);
-        let Some(Err(e)) = dropped.find(|alive| alive.is_err()) else { return Some(r) };
-        drop(dropped);
-        self.refuse(r, e);
-        None
+    /// Whether a request may still be committed. The last look before anything is reserved: time has passed since the
+    /// first one.
+    fn still_allowed(r: &Request) -> Result<()> {
+        match r.kind {
+            // What was prepared is bound to be committed, whatever has become of its subtables.
+            EntryKind::Commit => Ok(()),
+            _ => r.tables.iter().try_for_each(|t| t.check_alive()),
+        }
     }
 
     /// Answers a request that is not committed.
@@ -238,13 +237,18 @@ impl Engine {
 
     fn lead(self: &Arc<Self>, lead: Lead<'_, Box<Request>>) {
         let group = lead.close();
-        let requests = std::iter::once(group.own).chain(group.followers);
-        self.place(requests.collect());
+        let mut requests: Requests = smallvec![group.own];
+        requests.extend(group.followers);
+        self.place(requests);
     }
 
     /// Gives requests their place in the order, and fills it.
-    pub(crate) fn place(self: &Arc<Self>, requests: Requests) {
-        let requests: Requests = requests.into_iter().filter_map(|r| self.still_allowed(r)).collect();
+    pub(crate) fn place(self: &Arc<Self>, mut requests: Requests) {
+        let refused = |r: &Request| Engine::still_allowed(r).err();
+        while let Some((at, e)) = requests.iter().enumerate().find_map(|(at, r)| Some((at, refused(r)?))) {
+            let refused = requests.remove(at);
+            self.refuse(refused, e);
+        }
         if requests.is_empty() {
             return;
         }
@@ -391,7 +395,7 @@ fn encode_ref(v: &ValueRef) -> Vec<u8> {
 }
 
 impl Orderer<GroupEntry> for Engine {
-    fn settle(&self, group: &mut [Filled<GroupEntry>]) {
+    fn settle(&self, group: &mut [Filled<GroupEntry>], wakes: &mut Wakes) {
         let Some(end) = group.last().map(|f| f.end() * 8) else { return };
         let mut failed = group.iter().find_map(|f| match &f.entry {
             None => Some(Error::new(ErrorKind::Poisoned, "a committing thread died half way")),
@@ -434,7 +438,7 @@ impl Orderer<GroupEntry> for Engine {
                 members.for_each(|(m, refused)| {
                     // Published: who hears of it may want the locks at once.
                     drop(m.locks);
-                    m.settler.settle(refused.map_or(Ok(m.seq), Err));
+                    m.settler.settle_later(refused.map_or(Ok(m.seq), Err), wakes);
                 });
                 if self.next_boundary.load(Ordering::SeqCst) <= end {
                     self.boundary_passed();
@@ -444,7 +448,7 @@ impl Orderer<GroupEntry> for Engine {
                 self.journal.poison(&e);
                 // Nothing more will be settled: who waits for that is told.
                 self.progress.notify_all();
-                members.for_each(|(m, _)| m.settler.settle(Err(e.clone())));
+                members.for_each(|(m, _)| m.settler.settle_later(Err(e.clone()), wakes));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 use terrane_base::sync::{Arc, Mutex};
-use terrane_base::{Completion, Settler};
+use terrane_base::{Completion, Settler, Wakes};
 
 use super::Flaw;
 use crate::word::Place;
@@ -113,7 +113,7 @@ pub(super) struct Rig {
 }
 
 impl Orderer<Entry> for Rig {
-    fn settle(&self, group: &mut [Filled<Entry>]) {
+    fn settle(&self, group: &mut [Filled<Entry>], wakes: &mut Wakes) {
         let Some(end) = group.last().map(Filled::end) else { return };
         let is_sync = group.iter().flat_map(|f| &f.entry).any(|e| e.is_sync);
         self.change(|disk| {
@@ -122,7 +122,7 @@ impl Orderer<Entry> for Rig {
         });
         self.published.store(end, Ordering::SeqCst);
         for entry in group.iter_mut().filter_map(|f| f.entry.take()) {
-            entry.settler.settle(Ok(end));
+            entry.settler.settle_later(Ok(end), wakes);
         }
     }
 
