@@ -53,7 +53,7 @@ const HANDED: u64 = 1 << 62;
 /// In `role`: the arrivals.
 const COUNT: u64 = HANDED - 1;
 
-/// After so many groups of others those who wait are woken although the order is still the same thread's.
+/// After so many groups those who wait are woken although the order is still the same thread's.
 const PATIENCE: usize = 4;
 
 /// A filled place, as the orderer sees it.
@@ -80,7 +80,7 @@ pub trait Orderer<E> {
     /// Makes the group durable if any of it asks, publishes it, tells those who wait. Called by one thread at a time,
     /// each entry exactly once, in order and without gaps. What is left in the group afterwards is dropped. Must not
     /// wait for a commit: none is settled before this returns. Threads that wait are best left in `wakes`
-    /// ([`terrane_base::Settler::settle_later`]): they are woken when ordering is another's, or has gone on for some groups.
+    /// ([`terrane_base::Settler::settle_later`]): they are woken when ordering is another's, or has gone on for some groups. Before it blocks it should [wake](Wakes::wake) them.
     fn settle(&self, group: &mut [Filled<E>], wakes: &mut Wakes);
 
     /// The completion of somebody who waits for `next` and is willing to go on as orderer: who blocks in
@@ -159,7 +159,7 @@ impl<E: Send> Ring<E> {
     /// Orders until the head is not filled, or, with everything before `own_end` settled and one group more, until
     /// somebody takes over. The caller holds the role and has acquired `seen` arrivals; afterwards it is another's.
     fn order_until_free(&self, mut seen: u64, own_end: u64, orderer: &impl Orderer<E>, wakes: &mut Wakes) {
-        let (mut own_settled, mut groups_of_others) = (false, 0);
+        let (mut own_settled, mut groups) = (false, 0);
         // Whether slots may have been emptied since those who wait for one were last told. At first that is so if the
         // last orderer panicked.
         let mut untold = true;
@@ -202,17 +202,16 @@ impl<E: Send> Ring<E> {
                 self.near.pos.store(end, Ordering::Release);
             }
 
-            if own_settled {
-                if self.hand_over(orderer) {
-                    return;
-                }
-                groups_of_others += 1;
-                if groups_of_others >= PATIENCE {
-                    // It goes on and on.
-                    wakes.wake();
-                }
+            if own_settled && self.hand_over(orderer) {
+                return;
             }
             own_settled = end >= own_end;
+            groups += 1;
+            if groups == PATIENCE {
+                // It goes on and on.
+                wakes.wake();
+                groups = 0;
+            }
         }
     }
 

@@ -187,17 +187,21 @@ struct Drawn<'r, E: Send, O: Orderer<E>> {
     orderer: &'r O,
     place: Place,
     units: u64,
+    /// What a thread without a seat holds from before it draws a ticket until that has its slot.
+    standing: Option<MutexGuard<'r, ()>>,
 }
 
 impl<'r, E: Send, O: Orderer<E>> Drawn<'r, E, O> {
     /// Waits until its slot is empty.
     fn seated(self) -> Reservation<'r, E, O> {
-        let this = ManuallyDrop::new(self);
+        let mut this = ManuallyDrop::new(self);
         this.reservation()
     }
 
-    fn reservation(&self) -> Reservation<'r, E, O> {
+    fn reservation(&mut self) -> Reservation<'r, E, O> {
         self.ring.wait_for_slot(self.place.ticket);
+        // Before anything is filled: whoever orders may commit.
+        drop(self.standing.take());
         Reservation { ring: self.ring, orderer: self.orderer, place: self.place, units: self.units }
     }
 }
@@ -273,8 +277,8 @@ impl<E: Send> Ring<E> {
     /// `LimitExceeded` if `units` is zero or more than [`MAX_UNITS`]; nothing is reserved then.
     pub fn reserve<'r, O: Orderer<E>>(&'r self, units: u64, orderer: &'r O) -> Result<Reservation<'r, E, O>> {
         check_units(units)?;
-        let _standing = self.stand();
-        Ok(Drawn { ring: self, orderer, place: self.draw(units), units }.seated())
+        let standing = self.stand();
+        Ok(Drawn { ring: self, orderer, place: self.draw(units), units, standing }.seated())
     }
 
     /// As [`Ring::reserve`], and calls `assign` with the first unit and the epoch of the place, in the order of the places: it has returned
@@ -294,18 +298,18 @@ impl<E: Send> Ring<E> {
             return Err(Error::invalid("this ring's reservations have no turns"));
         };
         check_units(units)?;
-        let _standing = self.stand();
+        let standing = self.stand();
         // Its slot is waited for when the turn is over: by what a panic drops too.
         let drawn;
         let assigned = {
             let _turn = lock(turns);
-            drawn = Drawn { ring: self, orderer, place: self.draw(units), units };
+            drawn = Drawn { ring: self, orderer, place: self.draw(units), units, standing };
             assign(drawn.place.pos, drawn.place.epoch)
         };
         Ok((drawn.seated(), assigned))
     }
 
-    /// What a thread without a seat holds from before it draws a ticket until that has its slot.
+    /// The standing place, for a thread without a seat.
     fn stand(&self) -> Option<MutexGuard<'_, ()>> {
         (!(self.seated)()).then(|| lock(&self.standing))
     }
@@ -429,7 +433,8 @@ fn check_units(units: u64) -> Result<()> {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that panics runs under these locks, so a poisoned one still holds a whole state.
+    // Nothing that panics runs under these locks but what is assigned in a turn, and that changes nothing here: a poisoned one still holds
+    // a whole state.
     match mutex.lock() {
         Ok(guard) => guard,
         Err(poison) => poison.into_inner(),

@@ -10,6 +10,7 @@ mod index;
 mod memory;
 mod record;
 mod skiplist;
+mod spare;
 
 pub use cursor::{Cursor, IndexCursor, Seeking, Versions};
 pub use index::{IndexKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, MemIndex, Search};

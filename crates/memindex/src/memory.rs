@@ -4,7 +4,7 @@
 //! thousand small indexes cost little, a large one gets huge pages, and none takes much of a small budget at once.
 //! Threads do not bump one shared pointer: a thread takes a *span* of the current chunk for its stripe and carves
 //! pieces from that; a span is at most a sixty-fourth of the whole. Pieces that are large for a span are carved from
-//! the chunk, and very large ones get a chunk of their own. Chunks of one length may come from elsewhere instead ([`ChunkSource`]).
+//! the chunk, and very large ones get a chunk of their own. Chunks of 2 MiB are kept for the next index (`spare`). Chunks of one length may come from elsewhere instead ([`ChunkSource`]).
 //!
 //! # Concurrency
 //! Carving from a span is one `fetch_add`, and ranges that it hands out are disjoint. A new span is published with
@@ -20,9 +20,11 @@ use terrane_base::metrics::stripe;
 use terrane_base::sync::Mutex;
 use terrane_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use crate::spare::{LAYOUT, User};
+
 const STRIPES: usize = 16;
 const FIRST_CHUNK: usize = 4 << 10;
-const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 const MIN_SPAN: usize = 2 << 10;
 const MAX_SPAN: usize = 64 << 10;
 const LINE: usize = 64;
@@ -93,6 +95,7 @@ pub(crate) struct Memory {
     /// From the source.
     lent_bytes: AtomicUsize,
     home: Home,
+    spare: User,
 }
 
 // SAFETY: the raw pointers are to memory that `Memory` owns, or was lent; what threads share of it is atomic or behind the mutex, and
@@ -113,6 +116,7 @@ impl Memory {
             bytes: AtomicUsize::new(0),
             lent_bytes: AtomicUsize::new(0),
             home,
+            spare: User::new(),
         }
     }
 
@@ -224,16 +228,20 @@ impl Memory {
     }
 
     fn chunk(&self, chunks: &mut Chunks, size: usize) -> NonNull<u8> {
-        let align = if size == HUGE_PAGE { HUGE_PAGE } else { LINE };
-        let Ok(layout) = Layout::from_size_align(size, align) else {
-            handle_alloc_error(Layout::new::<u8>());
-        };
-        // SAFETY: the size is not zero.
-        let at = NonNull::new(unsafe { alloc(layout) }).filter(|at| at.addr().get() + size <= ADDRESS_LIMIT);
-        let Some(at) = at else { handle_alloc_error(layout) };
-        if size == HUGE_PAGE {
-            advise_huge(at);
-        }
+        let layout = if size == HUGE_PAGE { Ok(LAYOUT) } else { Layout::from_size_align(size, LINE) };
+        let Ok(layout) = layout else { handle_alloc_error(Layout::new::<u8>()) };
+        let spare = if size == HUGE_PAGE { self.spare.take() } else { None };
+        let at = spare.unwrap_or_else(|| {
+            // SAFETY: the size is not zero.
+            let at = NonNull::new(unsafe { alloc(layout) });
+            let Some(at) = at.filter(|at| at.addr().get() + size <= ADDRESS_LIMIT) else {
+                handle_alloc_error(layout)
+            };
+            if size == HUGE_PAGE {
+                advise_huge(at);
+            }
+            at
+        });
         at.as_ptr().expose_provenance();
         chunks.owned.push((at, layout));
         self.bytes.fetch_add(size, Ordering::Relaxed);
@@ -245,9 +253,16 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        self.home.budget.release(self.bytes());
         for &(at, layout) in &chunks.owned {
             // SAFETY: allocated with this layout, and given back nowhere else.
-            unsafe { dealloc(at.as_ptr(), layout) };
+            unsafe {
+                if layout == LAYOUT {
+                    self.spare.give(at, &self.home.budget);
+                } else {
+                    dealloc(at.as_ptr(), layout);
+                }
+            }
         }
         if let Some(source) = &self.home.source {
             for at in &chunks.lent {
@@ -255,8 +270,6 @@ impl Drop for Memory {
                 unsafe { source.give_back(*at) };
             }
         }
-        drop(chunks);
-        self.home.budget.release(self.bytes());
     }
 }
 

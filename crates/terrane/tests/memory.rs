@@ -12,7 +12,7 @@ use std::sync::Arc;
 use support::*;
 use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, WriteBatch};
+use terrane::{Db, Durability, ErrorKind, IndexKind, Medium, Options, PmemMode, PmemOptions, WriteBatch};
 
 fn with_memory() -> Options {
     tiny().medium(Medium::Pmem(tiny_memory()))
@@ -176,10 +176,43 @@ fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
         }
         assert_eq!(t.get(&[8]).unwrap(), Some(vec![8 ^ 0xa5; 100]));
         let report = db.check(|_| true).unwrap();
-        assert_eq!((report.memory_records, report.damage.len()), (20, 1), "{report:?}");
-        assert_eq!(report.damage[0].file(), Some(&*file));
+        assert_eq!((report.memory_records, report.damage.len()), (7, 2), "{report:?}");
+        assert!(report.damage.iter().all(|e| e.file() == Some(&*file)), "{report:?}");
         writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
         assert_eq!(t.get(&[7]).unwrap(), Some(vec![7 ^ 0xa5; 100]), "nothing else became of it");
+        assert!(db.check(|_| true).unwrap().is_clean());
+    }
+}
+
+/// Any bit of a record that has an older one behind it and others beside it.
+#[test]
+fn a_check_finds_every_flipped_bit_and_comes_to_its_end() {
+    for kind in [IndexKind::Art, IndexKind::Skiplist] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pmem");
+        let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
+        let db = Db::open(dir.path(), tiny_without_medium().medium(Medium::Pmem(memory))).unwrap();
+        let t = db.create_subtable("t", tiny_table().index(kind)).unwrap();
+        for n in 0..20u8 {
+            t.put(&[n], &[n; 30]).unwrap();
+        }
+        for _ in 0..3 {
+            t.put(&[7], &[0xa5; 30]).unwrap();
+        }
+        t.put(&[7], &[0x5a; 30]).unwrap();
+        assert_eq!(db.check(|_| true).unwrap().memory_records, 24);
+        let bytes = std::fs::read(&file).unwrap();
+        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        for value in [[0xa5; 30], [0x5a; 30]] {
+            let at = bytes.windows(30).position(|w| w == value).unwrap();
+            for bit in 0..(12 + 34) * 8 {
+                let damaged = at - 12 + bit / 8;
+                writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
+                let report = db.check(|_| true).unwrap();
+                assert!((1..=2).contains(&report.damage.len()), "{kind:?}, bit {bit}: {report:?}");
+                writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
+            }
+        }
         assert!(db.check(|_| true).unwrap().is_clean());
     }
 }

@@ -1,7 +1,10 @@
 //! Records that lie in persistent memory: each is as it was written, and stands where its index's order has it.
 //!
-//! Writers go on meanwhile; what they add behind the walk is not looked at. A record that an index has lost is not missed here: opening
-//! reads chains from end to end.
+//! Nothing is made of a record that its checksum refuses. Where it is the newest of its key, the rest of its memtable is not looked at, for
+//! the way there leads by its key.
+//!
+//! Writers go on meanwhile; what they add behind the walk is not looked at. A walk must come by as many records as the index had before;
+//! a skiplist that is damaged can lead past some.
 
 use terrane_base::{Error, MAX_SEQ};
 use terrane_memindex::Cursor;
@@ -23,41 +26,74 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
     /// Verifies what a memtable has in persistent memory, if it has its records there.
     pub(super) fn memtable(&mut self, memtable: &Memtable) {
         let Some(records) = memtable.chain() else { return };
-        let index = memtable.index();
+        // Twice: what another thread has counted just before may not be seen yet.
+        for again in [false, true] {
+            let (least, seen) = (memtable.index().len() as u64, self.report.memory_records);
+            if !self.walk(memtable, records) || self.report.memory_records - seen >= least {
+                return;
+            }
+            match again {
+                false => self.report.memory_records = seen,
+                true => self.damage(missing(records)),
+            }
+        }
+    }
+
+    /// Whether it came to the end of the memtable, and found no damage.
+    fn walk(&mut self, memtable: &Memtable, records: &ChainRecords) -> bool {
+        let (index, found) = (memtable.index(), self.report.damage.len());
         let (mut cursor, mut before) = (Cursor::new(), None::<Vec<u8>>);
         cursor.seek_first(index);
         for number in 1.. {
             if !cursor.valid() {
                 break;
             }
-            let key = cursor.key(index);
-            if before.as_deref().is_some_and(|before| before >= key) {
-                self.damage(out_of_order(records, "keys"));
-            }
             let mut newer = MAX_SEQ + 1;
             for record in cursor.versions(index) {
                 if let Err(e) = memtable.verify(&record) {
                     self.damage(e);
+                    if newer > MAX_SEQ {
+                        self.damage(unseen(records));
+                        return false;
+                    }
+                    break;
                 }
-                if record.seq >= newer || record.key != key {
+                if newer > MAX_SEQ {
+                    if before.as_deref().is_some_and(|before| before >= record.key) {
+                        self.damage(out_of_order(records, "keys"));
+                        return false;
+                    }
+                    let key = before.get_or_insert_default();
+                    key.clear();
+                    key.extend_from_slice(record.key);
+                }
+                if record.seq >= newer || before.as_deref() != Some(record.key) {
                     self.damage(out_of_order(records, "versions of a key"));
+                    break;
                 }
                 newer = record.seq;
                 self.report.memory_records += 1;
                 self.report.bytes += (record.key.len() + record.value.len()) as u64;
             }
-            let last = before.get_or_insert_default();
-            last.clear();
-            last.extend_from_slice(key);
             if number % KEYS == 0 && !self.go_on() {
-                return;
+                return false;
             }
             cursor.next(index);
         }
+        self.go_on() && self.report.damage.len() == found
     }
 }
 
 fn out_of_order(records: &ChainRecords, what: &str) -> Error {
     let e = Error::corruption(format!("the index of a memtable has {what} out of order"));
     e.with_file(records.path())
+}
+
+fn missing(records: &ChainRecords) -> Error {
+    Error::corruption("the index of a memtable does not lead to all of its records").with_file(records.path())
+}
+
+fn unseen(records: &ChainRecords) -> Error {
+    Error::corruption("what comes behind a damaged record in the index of a memtable was not looked at")
+        .with_file(records.path())
 }
