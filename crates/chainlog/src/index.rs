@@ -118,7 +118,7 @@ impl ChainIndex {
         let at = key.checked_sub(key_at(key_len, value_len)).ok_or_else(elsewhere)?;
         let len = record_len(key_len, value_len);
         if at.checked_add(len).is_none_or(|end| end > pmem.len()) {
-            return Err(elsewhere());
+            return Err(self.chain.in_place(Error::corruption("a record ends beyond its memory"), at));
         }
         // SAFETY: within the memory, which is mapped from there on as long as the chain lives. Nobody stores to a place that an index
         // refers to, and this one has a record there: its key begins where that of a record of these lengths would.

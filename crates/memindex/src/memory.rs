@@ -246,6 +246,7 @@ impl Memory {
         chunks.owned.push((at, layout));
         self.bytes.fetch_add(size, Ordering::Relaxed);
         self.home.budget.charge(size);
+        self.spare.trim(&self.home.budget);
         at
     }
 }

@@ -1,8 +1,9 @@
 //! Chunks of huge pages that indexes of this process gave back, for the next ones. The system clears what it gives: a thread that fills one
 //! memtable after the other spent a seventh of its time on that.
 //!
-//! They are the process's, for as long as there is any index; the last one that goes takes them along. There are at most [`MOST`], and no more
-//! than fit into the budget of who gave the last one back: what is spare is not charged, and with it the budget is still kept.
+//! They are the process's, for as long as there is any index; the last one that goes takes them along. There are at most [`MOST`]. What is
+//! spare is not charged; but who gives one back, and who takes a chunk of any length, sees to it that with what is spare its budget is still
+//! kept. A budget without a limit keeps none.
 
 use std::alloc::{Layout, dealloc};
 use std::ptr::NonNull;
@@ -48,6 +49,11 @@ impl User {
         lock().chunks.pop().map(|chunk| chunk.0)
     }
 
+    /// Keeps no more than a budget has left.
+    pub(crate) fn trim(&self, budget: &MemoryBudget) {
+        lock().keep(budget.limit().saturating_sub(budget.used()) / HUGE_PAGE);
+    }
+
     /// Keeps one, or gives it back to the allocator.
     ///
     /// # Safety
@@ -69,12 +75,16 @@ impl Drop for User {
     fn drop(&mut self) {
         let mut spare = lock();
         spare.users -= 1;
-        if spare.users > 0 {
-            return;
+        if spare.users == 0 {
+            spare.keep(0);
         }
-        let chunks = std::mem::take(&mut spare.chunks);
-        drop(spare);
-        for chunk in chunks {
+    }
+}
+
+impl Spare {
+    /// Gives all but so many back to the allocator.
+    fn keep(&mut self, most: usize) {
+        for chunk in self.chunks.drain(most.min(self.chunks.len())..) {
             // SAFETY: allocated so, by whoever gave it, and nobody else has it.
             unsafe { dealloc(chunk.0.as_ptr(), LAYOUT) };
         }

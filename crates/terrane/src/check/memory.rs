@@ -1,10 +1,10 @@
 //! Records that lie in persistent memory: each is as it was written, and stands where its index's order has it.
 //!
-//! Nothing is made of a record that its checksum refuses. Where it is the newest of its key, the rest of its memtable is not looked at, for
-//! the way there leads by its key.
+//! The walk does not go by what a record says that its checksum refuses. Where it is the newest of its key, the rest of its memtable is not
+//! looked at, for the way there may lead by its key. (The index itself compares keys where they lie, as each lookup does.)
 //!
-//! Writers go on meanwhile; what they add behind the walk is not looked at. A walk must come by as many records as the index had before;
-//! a skiplist that is damaged can lead past some.
+//! Writers go on meanwhile; what they add behind the walk is not looked at. A walk must come by as many records as the index had before:
+//! damage can lead past some, in a skiplist above all.
 
 use terrane_base::{Error, MAX_SEQ};
 use terrane_memindex::Cursor;
@@ -27,13 +27,14 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
     pub(super) fn memtable(&mut self, memtable: &Memtable) {
         let Some(records) = memtable.chain() else { return };
         // Twice: what another thread has counted just before may not be seen yet.
+        let least = memtable.index().len() as u64;
         for again in [false, true] {
-            let (least, seen) = (memtable.index().len() as u64, self.report.memory_records);
+            let (seen, bytes) = (self.report.memory_records, self.report.bytes);
             if !self.walk(memtable, records) || self.report.memory_records - seen >= least {
                 return;
             }
             match again {
-                false => self.report.memory_records = seen,
+                false => (self.report.memory_records, self.report.bytes) = (seen, bytes),
                 true => self.damage(missing(records)),
             }
         }

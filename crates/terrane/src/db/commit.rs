@@ -416,8 +416,10 @@ impl Orderer<GroupEntry> for Engine {
             // A log that is being closed may have been flushed without these.
             let wants_sync = |e: &GroupEntry| e.sync || e.attachment.is_some();
             if group.iter().flat_map(|f| &f.entry).any(wants_sync) || self.journal.is_closed() {
-                // It blocks: those of groups before need not wait for that.
-                wakes.wake();
+                if self.journal.log().is_some() {
+                    // It blocks: those of groups before need not wait for that.
+                    wakes.wake();
+                }
                 failed = self.sync_log(end).err();
             }
         }
