@@ -99,11 +99,7 @@ impl Wakes {
     pub fn wake(&mut self) {
         for wake in self.0.drain(..) {
             match wake {
-                Wake::Thread(completion) => {
-                    // Taking the lock waits until it sleeps.
-                    drop(completion.lock());
-                    completion.0.wake.notify_all();
-                }
+                Wake::Thread(completion) => completion.rouse(),
                 Wake::Task(waker) => guarded(|| waker.wake()),
             }
         }
@@ -267,10 +263,15 @@ impl Completion {
                 Err(now) => word = now,
             }
         }
-        // Taking the lock waits until the elected thread sleeps, so that it cannot miss this.
+        self.rouse();
+        true
+    }
+
+    /// Wakes whoever sleeps, or is about to.
+    fn rouse(&self) {
+        // Taking the lock waits until it sleeps, so that it cannot miss this.
         drop(self.lock());
         self.0.wake.notify_all();
-        true
     }
 
     /// Blocks until the outcome is known.

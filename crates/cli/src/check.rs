@@ -26,7 +26,8 @@ pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
             json!({
                 "clean": report.is_clean(), "subtables": report.subtables, "extents": report.extents,
                 "blocks": report.blocks, "records": report.records, "memory_records": report.memory_records,
-                "large_values": report.large_values, "staged": report.staged, "bytes": report.bytes, "damage": damage, "stopped": report.stopped,
+                "large_values": report.large_values, "staged": report.staged, "bytes": report.bytes,
+                "damage": damage, "stopped": report.stopped,
             })
         );
     } else {

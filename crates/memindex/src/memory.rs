@@ -4,13 +4,14 @@
 //! thousand small indexes cost little, a large one gets huge pages, and none takes much of a small budget at once.
 //! Threads do not bump one shared pointer: a thread takes a *span* of the current chunk for its stripe and carves
 //! pieces from that; a span is at most a sixty-fourth of the whole. Pieces that are large for a span are carved from
-//! the chunk, and very large ones get a chunk of their own. Chunks of 2 MiB are kept for the next index (`spare`). Chunks of one length may come from elsewhere instead ([`ChunkSource`]).
+//! the chunk, and very large ones get a chunk of their own. Chunks of 2 MiB are kept for the next index (`spare`). Chunks of
+//! one length may come from elsewhere instead ([`ChunkSource`]).
 //!
 //! # Concurrency
 //! Carving from a span is one `fetch_add`, and ranges that it hands out are disjoint. A new span is published with
 //! release, so whoever sees it sees its bounds. Chunks and spans are changed under one mutex, once per span.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, handle_alloc_error};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, PoisonError};
 
@@ -230,8 +231,8 @@ impl Memory {
     fn chunk(&self, chunks: &mut Chunks, size: usize) -> NonNull<u8> {
         let layout = if size == HUGE_PAGE { Ok(LAYOUT) } else { Layout::from_size_align(size, LINE) };
         let Ok(layout) = layout else { handle_alloc_error(Layout::new::<u8>()) };
-        let spare = if size == HUGE_PAGE { self.spare.take() } else { None };
-        let at = spare.unwrap_or_else(|| {
+        self.home.budget.charge(size);
+        let at = self.spare.take(layout, &self.home.budget).unwrap_or_else(|| {
             // SAFETY: the size is not zero.
             let at = NonNull::new(unsafe { alloc(layout) });
             let Some(at) = at.filter(|at| at.addr().get() + size <= ADDRESS_LIMIT) else {
@@ -245,8 +246,6 @@ impl Memory {
         at.as_ptr().expose_provenance();
         chunks.owned.push((at, layout));
         self.bytes.fetch_add(size, Ordering::Relaxed);
-        self.home.budget.charge(size);
-        self.spare.trim(&self.home.budget);
         at
     }
 }
@@ -257,13 +256,7 @@ impl Drop for Memory {
         self.home.budget.release(self.bytes());
         for &(at, layout) in &chunks.owned {
             // SAFETY: allocated with this layout, and given back nowhere else.
-            unsafe {
-                if layout == LAYOUT {
-                    self.spare.give(at, &self.home.budget);
-                } else {
-                    dealloc(at.as_ptr(), layout);
-                }
-            }
+            unsafe { self.spare.give(at, layout, &self.home.budget) };
         }
         if let Some(source) = &self.home.source {
             for at in &chunks.lent {
@@ -291,6 +284,8 @@ fn advise_huge(at: NonNull<u8>) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(clippy::disallowed_methods)]
+
+    use std::alloc::dealloc;
 
     use super::*;
 

@@ -6,6 +6,7 @@
 //! kept. A budget without a limit keeps none.
 
 use std::alloc::{Layout, dealloc};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,16 +24,24 @@ struct Spare {
     chunks: Vec<Chunk>,
 }
 
-struct Chunk(NonNull<u8>);
-
-// SAFETY: it owns memory that nobody else has a pointer to.
-unsafe impl Send for Chunk {}
-
-/// What a huge page's chunk is allocated with.
+/// What a chunk of a huge page is allocated with.
 pub(crate) const LAYOUT: Layout = match Layout::from_size_align(HUGE_PAGE, HUGE_PAGE) {
     Ok(layout) => layout,
     Err(_) => unreachable!(),
 };
+
+/// One that nobody else has a pointer to, allocated with [`LAYOUT`].
+struct Chunk(NonNull<u8>);
+
+// SAFETY: it owns its memory.
+unsafe impl Send for Chunk {}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: allocated so, and nobody else has it.
+        unsafe { dealloc(self.0.as_ptr(), LAYOUT) };
+    }
+}
 
 /// Somebody who may have use for them.
 #[derive(Debug)]
@@ -44,30 +53,33 @@ impl User {
         User(())
     }
 
-    /// One of them, with whatever it holds.
-    pub(crate) fn take(&self) -> Option<NonNull<u8>> {
-        lock().chunks.pop().map(|chunk| chunk.0)
+    /// One of them, with whatever it holds, if that is their layout. Of the others as many stay as the budget has room
+    /// for, which was charged for this one.
+    pub(crate) fn take(&self, layout: Layout, budget: &MemoryBudget) -> Option<NonNull<u8>> {
+        let mut spare = lock();
+        let chunk = if layout == LAYOUT { spare.chunks.pop() } else { None };
+        let excess = spare.excess(budget);
+        drop(spare);
+        drop(excess);
+        chunk.map(|chunk| ManuallyDrop::new(chunk).0)
     }
 
-    /// Keeps no more than a budget has left.
-    pub(crate) fn trim(&self, budget: &MemoryBudget) {
-        lock().keep(budget.limit().saturating_sub(budget.used()) / HUGE_PAGE);
-    }
-
-    /// Keeps one, or gives it back to the allocator.
+    /// Keeps a chunk, if it is such a one and the budget, which is not charged for it any more, has room; else gives it
+    /// back to the allocator.
     ///
     /// # Safety
-    /// It was allocated with [`LAYOUT`], and nobody reads or writes it any more.
-    pub(crate) unsafe fn give(&self, chunk: NonNull<u8>, budget: &MemoryBudget) {
-        let mut spare = lock();
-        let with_it = (spare.chunks.len() + 1) * HUGE_PAGE;
-        if spare.chunks.len() < MOST && budget.used().saturating_add(with_it) <= budget.limit() {
-            spare.chunks.push(Chunk(chunk));
+    /// It was allocated with this layout, and nobody reads or writes it any more.
+    pub(crate) unsafe fn give(&self, chunk: NonNull<u8>, layout: Layout, budget: &MemoryBudget) {
+        if layout != LAYOUT {
+            // SAFETY: as the caller says.
+            unsafe { dealloc(chunk.as_ptr(), layout) };
             return;
         }
+        let mut spare = lock();
+        spare.chunks.push(Chunk(chunk));
+        let excess = spare.excess(budget);
         drop(spare);
-        // SAFETY: as the caller says.
-        unsafe { dealloc(chunk.as_ptr(), LAYOUT) };
+        drop(excess);
     }
 }
 
@@ -75,19 +87,19 @@ impl Drop for User {
     fn drop(&mut self) {
         let mut spare = lock();
         spare.users -= 1;
-        if spare.users == 0 {
-            spare.keep(0);
-        }
+        let rest = if spare.users == 0 { std::mem::take(&mut spare.chunks) } else { Vec::new() };
+        drop(spare);
+        drop(rest);
     }
 }
 
 impl Spare {
-    /// Gives all but so many back to the allocator.
-    fn keep(&mut self, most: usize) {
-        for chunk in self.chunks.drain(most.min(self.chunks.len())..) {
-            // SAFETY: allocated so, by whoever gave it, and nobody else has it.
-            unsafe { dealloc(chunk.0.as_ptr(), LAYOUT) };
-        }
+    /// Those that are not to be kept: to be dropped without the lock, since the system takes its time to take them back.
+    #[must_use]
+    fn excess(&mut self, budget: &MemoryBudget) -> Vec<Chunk> {
+        let room = budget.limit().saturating_sub(budget.used()) / HUGE_PAGE;
+        let kept = self.chunks.len().min(room).min(MOST);
+        self.chunks.split_off(kept)
     }
 }
 

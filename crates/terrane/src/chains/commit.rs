@@ -124,6 +124,16 @@ fn add(
     memtable.announce(lsn, &record, During::Reads(needed))
 }
 
+/// Has a memtable's index know of what was stored, and a group of what is to be committed.
+fn enter(memtable: &Arc<Memtable>, stored: Stored<'_>, written: &mut Items) -> Result<()> {
+    written.push((memtable.clone(), stored.written()));
+    if let Some(records) = memtable.chain() {
+        give_item(records.index().insert(stored)?);
+        records.charge();
+    }
+    Ok(())
+}
+
 impl Engine {
     /// Gives requests their place in the order, writes them to persistent memory, and to the log that trails behind if there is one, and
     /// fills the place.
@@ -171,14 +181,7 @@ impl Engine {
         let (mut lsn, mut late, mut refused) = (from, Requests::new(), Requests::new());
         for (mut r, zones) in requests.into_iter().zip(zones) {
             let is_late = guarded && r.is_unlocked();
-            if let Some(log) = trailing {
-                // What is not in the chains must not come back out of the log.
-                let is_nothing = is_late || is_closing || entry.failed.is_some();
-                let kind = if is_nothing { EntryKind::NoOp } else { r.kind };
-                if let Err(e) = self.write_entry(log, lsn, &r, kind) {
-                    entry.failed.get_or_insert(e);
-                }
-            }
+            self.trail(trailing, lsn, &r, !is_late && !is_closing, &mut entry);
             lsn += r.units() * 8;
             if is_closing {
                 refused.push(r);
@@ -198,6 +201,16 @@ impl Engine {
         }
         for table in full {
             self.freeze_active(&table);
+        }
+    }
+
+    /// Writes a request to the log that trails behind, if there is one; as nothing unless it `counts`.
+    fn trail(&self, trailing: Option<&Log>, lsn: Lsn, r: &Request, counts: bool, entry: &mut GroupEntry) {
+        let Some(log) = trailing else { return };
+        // What is not in the chains must not come back out of the log.
+        let kind = if counts && entry.failed.is_none() { r.kind } else { EntryKind::NoOp };
+        if let Err(e) = self.write_entry(log, lsn, r, kind) {
+            entry.failed.get_or_insert(e);
         }
     }
 
@@ -280,11 +293,7 @@ impl Engine {
         }
         Stored::fence_all(&mut stored);
         for (stored, memtable) in stored.into_iter().zip(&memtables) {
-            written.push(((*memtable).clone(), stored.written()));
-            if let Some(records) = memtable.chain() {
-                give_item(records.index().insert(stored)?);
-                records.charge();
-            }
+            enter(memtable, stored, written)?;
         }
         for (place, hash) in hashes {
             memtables[place].indexed(hash);

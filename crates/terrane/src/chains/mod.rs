@@ -18,7 +18,8 @@
 //!
 //! # Concurrency
 //! Leaders have their turns one after the other, under the ring's mutex, and write in parallel; one orderer at a time has the words
-//! advance. What else there is are an atomic and, for releasing and closing, a mutex; and one for each zone that is kept aside between commits, which its threads take each commit, and nearly nobody else.
+//! advance. What else there is are an atomic and, for releasing and closing, a mutex; and one for each zone that is kept aside between commits,
+//! which its threads take each commit, and nearly nobody else.
 //!
 //! # After a crash
 //! See [`terrane_chainlog::recover()`] and [`crate::recovery`].

@@ -6,7 +6,7 @@
 //! Writers go on meanwhile; what they add behind the walk is not looked at. A walk must come by as many records as the index had before:
 //! damage can lead past some, in a skiplist above all.
 
-use terrane_base::{Error, MAX_SEQ};
+use terrane_base::Error;
 use terrane_memindex::Cursor;
 
 use crate::chains::records::ChainRecords;
@@ -35,7 +35,7 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
             }
             match again {
                 false => (self.report.memory_records, self.report.bytes) = (seen, bytes),
-                true => self.damage(missing(records)),
+                true => self.damage(in_index(records, "does not lead to all of its records")),
             }
         }
     }
@@ -45,38 +45,37 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
         let (index, found) = (memtable.index(), self.report.damage.len());
         let (mut cursor, mut before) = (Cursor::new(), None::<Vec<u8>>);
         cursor.seek_first(index);
-        for number in 1.. {
-            if !cursor.valid() {
-                break;
-            }
-            let mut newer = MAX_SEQ + 1;
+        let mut keys = 0;
+        while cursor.valid() {
+            let mut newer = None;
             for record in cursor.versions(index) {
                 if let Err(e) = memtable.verify(&record) {
                     self.damage(e);
-                    if newer > MAX_SEQ {
-                        self.damage(unseen(records));
+                    if newer.is_none() {
+                        self.damage(in_index(records, "was not looked at behind a damaged record"));
                         return false;
                     }
                     break;
                 }
-                if newer > MAX_SEQ {
+                if newer.is_none() {
                     if before.as_deref().is_some_and(|before| before >= record.key) {
-                        self.damage(out_of_order(records, "keys"));
+                        self.damage(in_index(records, "has keys out of order"));
                         return false;
                     }
                     let key = before.get_or_insert_default();
                     key.clear();
                     key.extend_from_slice(record.key);
                 }
-                if record.seq >= newer || before.as_deref() != Some(record.key) {
-                    self.damage(out_of_order(records, "versions of a key"));
+                if newer.is_some_and(|newer| record.seq >= newer) || before.as_deref() != Some(record.key) {
+                    self.damage(in_index(records, "has versions of a key out of order"));
                     break;
                 }
-                newer = record.seq;
+                newer = Some(record.seq);
                 self.report.memory_records += 1;
                 self.report.bytes += (record.key.len() + record.value.len()) as u64;
             }
-            if number % KEYS == 0 && !self.go_on() {
+            keys += 1;
+            if keys % KEYS == 0 && !self.go_on() {
                 return false;
             }
             cursor.next(index);
@@ -85,16 +84,6 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
     }
 }
 
-fn out_of_order(records: &ChainRecords, what: &str) -> Error {
-    let e = Error::corruption(format!("the index of a memtable has {what} out of order"));
-    e.with_file(records.path())
-}
-
-fn missing(records: &ChainRecords) -> Error {
-    Error::corruption("the index of a memtable does not lead to all of its records").with_file(records.path())
-}
-
-fn unseen(records: &ChainRecords) -> Error {
-    Error::corruption("what comes behind a damaged record in the index of a memtable was not looked at")
-        .with_file(records.path())
+fn in_index(records: &ChainRecords, what: &str) -> Error {
+    Error::corruption(format!("the index of a memtable {what}")).with_file(records.path())
 }

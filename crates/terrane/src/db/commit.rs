@@ -244,10 +244,12 @@ impl Engine {
 
     /// Gives requests their place in the order, and fills it.
     pub(crate) fn place(self: &Arc<Self>, mut requests: Requests) {
-        let refused = |r: &Request| Engine::still_allowed(r).err();
-        while let Some((at, e)) = requests.iter().enumerate().find_map(|(at, r)| Some((at, refused(r)?))) {
-            let refused = requests.remove(at);
-            self.refuse(refused, e);
+        let mut at = 0;
+        while let Some(r) = requests.get(at) {
+            match Engine::still_allowed(r) {
+                Ok(()) => at += 1,
+                Err(e) => self.refuse(requests.remove(at), e),
+            }
         }
         if requests.is_empty() {
             return;

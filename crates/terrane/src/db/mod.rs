@@ -281,8 +281,9 @@ impl Db {
         self.engine.stats()
     }
 
-    /// Reads everything that is written out, and the records (range tombstones apart) that memtables have in persistent memory, and verifies every checksum and invariant;
-    /// takes as long as reading the data files. Goes on after damage and lists all it finds. Prepared transactions are part of it: damage names their xid.
+    /// Reads everything that is written out, and the records (range tombstones apart) that memtables have in persistent
+    /// memory, and verifies every checksum and invariant; takes as long as reading the data files. Goes on after damage and
+    /// lists all it finds. Prepared transactions are part of it: damage names their xid.
     /// `progress` is called now and then; return `false` from it to stop early.
     ///
     /// # Errors

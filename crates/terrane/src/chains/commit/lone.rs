@@ -1,15 +1,15 @@
 //! A group of one request for one subtable, which nearly all groups are where few write at a time: what [`Engine::place_in_memory`] does,
-//! without what is there to tell requests and subtables apart.
+//! without what is there to tell requests and subtables apart. That took 900 of 8,800 instructions of a put of 24 bytes (callgrind).
 
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 use terrane_base::{Lsn, Result};
 use terrane_chainlog::{Place, Stored};
-use terrane_format::batch::{EntryKind, Ops};
+use terrane_format::batch::Ops;
 
 use crate::chains::Chains;
-use crate::chains::commit::{Items, Target, add, give_item, take_item};
+use crate::chains::commit::{Items, Target, add, enter, take_item};
 use crate::db::engine::{Engine, closing};
 use crate::db::request::{GroupEntry, Request};
 use crate::log::Log;
@@ -73,14 +73,7 @@ impl Engine {
         let is_full = target.memtable().is_some_and(|m| self.is_full(target.table, m, request.count()));
         let full = is_full.then(|| target.table.clone());
         drop(target);
-        if let Some(log) = trailing {
-            // What is not in the chains must not come back out of the log.
-            let is_there = turn == Turn::Writes && entry.failed.is_none();
-            let kind = if is_there { request.kind } else { EntryKind::NoOp };
-            if let Err(e) = self.write_entry(log, from, &request, kind) {
-                entry.failed.get_or_insert(e);
-            }
-        }
+        self.trail(trailing, from, &request, turn == Turn::Writes, &mut entry);
         match turn {
             Turn::Writes => {
                 zones.into_iter().for_each(|zones| chains.done_with(zones));
@@ -125,11 +118,7 @@ impl Engine {
         }
         let mut stored = place.write(from, 1, (units * 8) as u32, item)?;
         Stored::fence_all(std::slice::from_mut(&mut stored));
-        written.push((memtable.clone(), stored.written()));
-        if let Some(records) = memtable.chain() {
-            give_item(records.index().insert(stored)?);
-            records.charge();
-        }
+        enter(memtable, stored, written)?;
         hashes.into_iter().for_each(|hash| memtable.indexed(hash));
         Ok(())
     }
