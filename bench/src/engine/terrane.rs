@@ -77,13 +77,13 @@ impl Terrane {
             .medium(medium)
             .memtable_bytes(memtable_bytes as usize)
             .cache_bytes(s.cache_bytes as usize)
+            .count_references(entrant.kind == Kind::TerraneCounted)
             .tuning(Tuning {
                 compact: !(s.hold_compactions || piled),
                 pmem_cache: entrant.kind != Kind::TerranePmBare,
                 l0_runs: if piled { usize::MAX / 2 } else { Tuning::default().l0_runs },
                 simd,
                 swizzling,
-                counted: entrant.kind == Kind::TerraneCounted,
                 warm: entrant.kind != Kind::TerraneCold,
                 ..Tuning::default()
             });

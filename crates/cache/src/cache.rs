@@ -36,7 +36,7 @@ static CACHES: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
     /// Bytes that the cache may hold, bookkeeping included; up to 5 % more while evicted frames wait to be freed. Zero
-    /// is legal: nothing is kept.
+    /// is legal: nothing is kept. What left others of another size behind lies free beside that ([`CacheStats::free_bytes`]).
     pub capacity_bytes: usize,
     /// Number of shards, rounded to a power of two within 1..=256. Zero, the default, chooses by capacity and cores.
     pub shards: usize,
@@ -84,6 +84,9 @@ pub struct CacheStats {
     pub awaiting_bytes: usize,
     /// Bytes of tables, queues and ghosts.
     pub bookkeeping_bytes: usize,
+    /// Bytes that lie free in the memory of frames, for the next ones of the same size: no part of the capacity; at most half of it, and
+    /// little of it as long as sizes stay.
+    pub free_bytes: usize,
     /// The capacity in force.
     pub capacity_bytes: usize,
 }
@@ -114,6 +117,7 @@ pub struct Cache {
     /// Of all caches of the process this one alone has it.
     number: u64,
     swizzling: Swizzling,
+    #[cfg(feature = "reference-counts")]
     counted: bool,
     parts: Parts,
     domain: Domain,
@@ -139,6 +143,7 @@ impl Cache {
         Cache {
             number: CACHES.fetch_add(1, Ordering::Relaxed),
             swizzling: Swizzling::default(),
+            #[cfg(feature = "reference-counts")]
             counted: false,
             parts,
             domain: Domain::on(clock),
@@ -184,11 +189,13 @@ impl Cache {
 
     /// This cache, but that whoever looks at a frame under a hold counts itself in and out, as if nothing else protected the frame. For
     /// comparisons: it shows what reference counts cost.
+    #[cfg(feature = "reference-counts")]
     #[must_use]
     pub fn with_counts(self, counted: bool) -> Cache {
         Cache { counted, ..self }
     }
 
+    #[cfg(feature = "reference-counts")]
     #[inline]
     pub(crate) fn counts(&self) -> bool {
         self.counted
@@ -379,6 +386,7 @@ impl Cache {
             resident_bytes: self.accounts.resident(),
             awaiting_bytes: self.accounts.awaiting(),
             bookkeeping_bytes: self.accounts.bookkeeping(),
+            free_bytes: self.accounts.slab.unused(),
             capacity_bytes: self.accounts.capacity(),
         }
     }

@@ -6,20 +6,27 @@
 //! the thread's own memory, and no access writes to memory shared with other readers.
 //!
 //! # Concurrency
-//! A buffer is behind a mutex that its thread takes once per sample, and that only a fold ever contends for. A buffer
-//! that fills up between folds forgets its oldest samples: heat is about what is read now. A thread that ends leaves its
-//! buffer to the next fold.
+//! A buffer is a ring that its thread alone writes: the sample first, then, with release, how many there are. A fold
+//! reads that number with acquire, and with it the samples; folds are one at a time, under a mutex that no access takes.
+//! A ring that goes round between folds forgets its oldest samples: heat is about what is read now. A thread that goes
+//! round while a fold reads can have it count a sample that the next fold counts again; every word is a sample all the
+//! same. A thread that ends leaves its buffer to the next fold, and then to another thread (`thread_local` sees to it that
+//! the two know of each other).
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::PoisonError;
 
 use crossbeam_utils::CachePadded;
+use terrane_base::sync::Mutex;
+use terrane_base::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use thread_local::ThreadLocal;
 
 /// Samples that a thread holds at most.
-const BUFFER: usize = 512;
+const BUFFER: usize = if cfg!(loom) { 2 } else { 512 };
 
 /// Records which extents are read. One per database; see the module's head.
 #[derive(Default)]
@@ -27,22 +34,34 @@ pub struct HeatSampler {
     threads: ThreadLocal<CachePadded<Own>>,
     /// Called when a buffer is full.
     full: Option<Box<dyn Fn() + Send + Sync>>,
+    folding: Mutex<()>,
 }
 
-/// One thread's part.
-#[derive(Default)]
+/// One thread's part. Nobody else writes any of it but `folded`.
 struct Own {
-    /// Accesses until the next sample. Only this thread touches it.
+    /// Accesses until the next sample.
     gap: AtomicU32,
-    samples: Mutex<Samples>,
+    random: AtomicU32,
+    /// Samples so far. The last [`BUFFER`] of them lie in the ring.
+    recorded: AtomicU64,
+    /// How many of them there were at the last fold, which wrote it.
+    folded: AtomicU64,
+    /// One more than that, when the ring was told to be full.
+    told: AtomicU64,
+    ring: Box<[AtomicU64]>,
 }
 
-#[derive(Default)]
-struct Samples {
-    extents: Vec<u64>,
-    /// The oldest sample, once the buffer is full.
-    oldest: usize,
-    random: u32,
+impl Default for Own {
+    fn default() -> Self {
+        Own {
+            gap: AtomicU32::new(0),
+            random: AtomicU32::new(0),
+            recorded: AtomicU64::new(0),
+            folded: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+            ring: (0..BUFFER).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
 }
 
 impl HeatSampler {
@@ -57,7 +76,7 @@ impl HeatSampler {
     /// One that has seen nothing, and calls `full` whenever a thread's buffer fills: after some [`HeatSampler::STRIDE`] times 512 accesses of
     /// it since the last fold. It is called by that thread in the middle of its access, and must be quick.
     pub fn telling(full: impl Fn() + Send + Sync + 'static) -> Self {
-        HeatSampler { threads: ThreadLocal::new(), full: Some(Box::new(full)) }
+        HeatSampler { full: Some(Box::new(full)), ..Self::default() }
     }
 
     /// Notes an access to `extent`.
@@ -79,14 +98,10 @@ impl HeatSampler {
     /// extents (replays of a seeded run see the same order).
     pub fn fold(&self, mut each: impl FnMut(u64, u32)) {
         let mut heat = BTreeMap::<u64, u32>::new();
-        for own in self.threads.iter() {
-            let extents = {
-                let mut samples = own.lock();
-                samples.oldest = 0;
-                std::mem::take(&mut samples.extents)
-            };
-            for extent in extents {
-                *heat.entry(extent).or_default() += 1;
+        {
+            let _one = self.folding.lock().unwrap_or_else(PoisonError::into_inner);
+            for own in self.threads.iter() {
+                own.fold(|extent| *heat.entry(extent).or_default() += 1);
             }
         }
         heat.into_iter().for_each(|(extent, samples)| each(extent, samples));
@@ -95,40 +110,42 @@ impl HeatSampler {
 
 impl Own {
     /// Draws the next gap, and records `extent` unless this is the thread's first access, which only starts the count. Says whether the
-    /// buffer has become full by that.
+    /// ring has become full by that.
     #[cold]
     fn record(&self, extent: u64, sample: bool) -> bool {
-        let mut samples = self.lock();
-        self.gap.store(samples.next_gap(), Relaxed);
-        sample && samples.push(extent)
+        self.gap.store(self.next_gap(), Relaxed);
+        sample && self.push(extent)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Samples> {
-        match self.samples.lock() {
-            Ok(samples) => samples,
-            // Nothing unwinds under this lock but running out of memory, which ends the process.
-            Err(poison) => poison.into_inner(),
+    /// Only this thread writes these words, so no read-modify-write is needed here either.
+    fn push(&self, extent: u64) -> bool {
+        let recorded = self.recorded.load(Relaxed);
+        self.ring[recorded as usize % BUFFER].store(extent, Relaxed);
+        self.recorded.store(recorded + 1, Release);
+        let folded = self.folded.load(Relaxed);
+        let is_full = recorded + 1 - folded >= BUFFER as u64 && self.told.load(Relaxed) != folded + 1;
+        if is_full {
+            self.told.store(folded + 1, Relaxed);
         }
+        is_full
     }
-}
 
-impl Samples {
-    /// Whether it has become full.
-    fn push(&mut self, extent: u64) -> bool {
-        if self.extents.len() < BUFFER {
-            self.extents.push(extent);
-            return self.extents.len() == BUFFER;
+    /// What was recorded since the last fold and is still there.
+    fn fold(&self, mut each: impl FnMut(u64)) {
+        let to = self.recorded.load(Acquire);
+        let from = self.folded.load(Relaxed).max(to.saturating_sub(BUFFER as u64));
+        for number in from..to {
+            each(self.ring[number as usize % BUFFER].load(Relaxed));
         }
-        self.extents[self.oldest] = extent;
-        self.oldest = (self.oldest + 1) % BUFFER;
-        false
+        self.folded.store(to, Relaxed);
     }
 
     /// A gap in `1..2 * STRIDE`, all equally likely.
-    fn next_gap(&mut self) -> u32 {
+    fn next_gap(&self) -> u32 {
         // A Weyl step and a mixing round: a fixed sequence per thread, so that seeded runs repeat.
-        self.random = self.random.wrapping_add(0x9e37_79b9);
-        let mixed = (self.random ^ (self.random >> 16)).wrapping_mul(0x85eb_ca6b);
+        let random = self.random.load(Relaxed).wrapping_add(0x9e37_79b9);
+        self.random.store(random, Relaxed);
+        let mixed = (random ^ (random >> 16)).wrapping_mul(0x85eb_ca6b);
         (mixed >> 13) % (2 * HeatSampler::STRIDE - 1) + 1
     }
 }
@@ -141,6 +158,8 @@ impl fmt::Debug for HeatSampler {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
 
     fn fold(sampler: &HeatSampler) -> BTreeMap<u64, u32> {
@@ -210,5 +229,33 @@ mod tests {
         }
         assert_eq!(fold(&a).into_keys().collect::<Vec<_>>(), [1]);
         assert_eq!(fold(&b).into_keys().collect::<Vec<_>>(), [2]);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+
+    #[test]
+    fn model_a_fold_sees_samples_alone_and_misses_none_that_the_ring_still_has() {
+        loom::model(|| {
+            let own = loom::sync::Arc::new(Own::default());
+            let o = own.clone();
+            let thread = loom::thread::spawn(move || {
+                let full = (1..=3).filter(|extent| o.push(*extent)).count();
+                assert!(full <= 2, "told twice of one ring");
+            });
+            let mut seen = Vec::new();
+            own.fold(|extent| seen.push(extent));
+            let first = seen.len();
+            thread.join().unwrap();
+            own.fold(|extent| seen.push(extent));
+            assert!(seen.iter().all(|extent| (1..=3).contains(extent)), "{seen:?}");
+            assert!(seen.contains(&3) && seen.contains(&2), "{seen:?}");
+            assert!(first > 0 || seen == [2, 3], "{seen:?}");
+            seen.clear();
+            own.fold(|extent| seen.push(extent));
+            assert!(seen.is_empty());
+        });
     }
 }

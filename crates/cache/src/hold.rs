@@ -160,6 +160,7 @@ impl<'c> Hold<'c> {
     fn see<'h>(&self, found: Found<'h>) -> Seen<'h> {
         found.touch();
         self.hits.set(self.hits.get() + 1);
+        #[cfg(feature = "reference-counts")]
         if self.cache.counts() {
             drop(found.pin());
         }

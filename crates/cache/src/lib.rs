@@ -20,7 +20,8 @@
 //!
 //! # Promises
 //! - *Memory*: frames that can be found, frames that left but wait for a reader, and bookkeeping together stay within the
-//!   capacity plus 5 %. When they would not, misses are served with *private* frames, which belong to their readers.
+//!   capacity plus 5 %. When they would not, misses are served with *private* frames, which belong to their readers. What lies
+//!   free between frames comes to that, see `slab`: little where the sizes of blocks stay, at most half as much again where they change.
 //! - *One load*: threads that miss the same key in `get_or_load` at the same time, in one part, load it once; an error goes to all of them.
 //! - *Scans*: what is read once passes through a tenth of the cache and leaves the rest alone.
 //! - *Parts*: what a part holds within its share is not evicted for another one, unless all beyond the others' shares is in use.
@@ -28,7 +29,8 @@
 //! # Concurrency
 //! Frames and tables are freed by epoch: a reader holds a guard for as long as it looks at a frame, or
 //! a [`Pin`] for longer. Loom models of the protocol (lookup against eviction, insertion and growth; two misses of one
-//! key; slots that are filled, emptied and filled again; frames that move between parts, and parts that close) are in `model.rs`:
+//! key; slots that are filled, emptied and filled again; frames that move between parts, and parts that close) are in `model.rs`, and one
+//! of sampling is in `heat.rs`:
 //! `RUSTFLAGS="--cfg loom" cargo test -p terrane-cache --lib model`.
 //!
 //! # After a crash

@@ -115,6 +115,11 @@ impl Slab {
         self.classes.get(at).filter(|_| !small).map(|class| (class, steps * step))
     }
 
+    /// Bytes that lie free in chunks.
+    pub(crate) fn unused(&self) -> usize {
+        self.mapped.load(Relaxed).saturating_sub(self.used.load(Relaxed))
+    }
+
     /// What a piece of a body of this size is charged with.
     fn share(&self, body: usize) -> usize {
         self.chunk / (self.chunk / (HEADER + body))
@@ -136,8 +141,7 @@ impl Slab {
         let at = match class.open.first() {
             Some(at) => *at,
             None => {
-                let free = self.mapped.load(Relaxed).saturating_sub(self.used.load(Relaxed));
-                if free > self.most_free {
+                if self.unused() > self.most_free {
                     return alloc_alone(len);
                 }
                 // The first one may never be full: small pages are there only when they are used.

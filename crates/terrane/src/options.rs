@@ -43,6 +43,8 @@ pub struct Options {
     /// What persistent memory allows a batch, where that is the medium.
     pub(crate) batch_in_memory: Option<u64>,
     pub(crate) tuning: Tuning,
+    #[cfg(feature = "reference-counts")]
+    pub(crate) counts_references: bool,
 }
 
 /// Which device executes compaction tasks.
@@ -216,8 +218,6 @@ pub struct Tuning {
     pub swizzling: Swizzling,
     /// Blocks that flushes and merges write enter the cache where they take the place of some, or where there is room.
     pub warm: bool,
-    /// Lookups hold the frames that they read by reference counts, beside the epoch that protects them: what that would cost.
-    pub counted: bool,
     /// The best instructions that directories of blocks are searched with, in all databases of the process.
     pub simd: Option<Simd>,
 }
@@ -239,7 +239,6 @@ impl Default for Tuning {
             pmem_cache: true,
             swizzling: Swizzling::default(),
             warm: true,
-            counted: false,
             simd: None,
         }
     }
@@ -260,6 +259,8 @@ impl Default for Options {
             renew_memory: false,
             batch_in_memory: None,
             tuning: Tuning::default(),
+            #[cfg(feature = "reference-counts")]
+            counts_references: false,
         }
     }
 }
@@ -357,6 +358,14 @@ impl Options {
     #[must_use]
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
+        self
+    }
+
+    /// For comparisons alone: lookups hold the frames that they read by reference counts, beside the epoch that protects them.
+    #[cfg(feature = "reference-counts")]
+    #[doc(hidden)]
+    pub fn count_references(mut self, counts: bool) -> Self {
+        self.counts_references = counts;
         self
     }
 

@@ -254,7 +254,6 @@ pub(super) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
         transaction_bytes: [0, 2 << 10, 20 << 10][rng.below(3) as usize],
         swizzling: [Swizzling::Nothing, Swizzling::Parents, Swizzling::Children][rng.below(3) as usize],
         warm: true,
-        counted: false,
         l0_runs: 4,
         pmem_cache: true,
         simd: None,

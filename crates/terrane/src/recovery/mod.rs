@@ -76,7 +76,10 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let uuid = manifest.superblock().uuid;
     let clock = Arc::new(Clock::new());
     let cache = Cache::on(clock.clone(), CacheOptions::new(options.cache_bytes));
-    let cache = Arc::new(cache.with_swizzling(options.tuning.swizzling).with_counts(options.tuning.counted));
+    let cache = cache.with_swizzling(options.tuning.swizzling);
+    #[cfg(feature = "reference-counts")]
+    let cache = cache.with_counts(options.counts_references);
+    let cache = Arc::new(cache);
     if let Some(simd) = options.tuning.simd {
         simd.use_at_most();
     }

@@ -108,7 +108,6 @@ pub const TUNING: Tuning = Tuning {
     transaction_bytes: 1000,
     swizzling: terrane::Swizzling::Children,
     warm: true,
-    counted: false,
     l0_runs: 4,
     pmem_cache: true,
     simd: None,
