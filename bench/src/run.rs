@@ -110,7 +110,11 @@ pub(crate) fn rows(
                 let plan = Plan { workload, threads, ops: a.ops, seconds: a.seconds, round };
                 let order = Order::Run(plan.clone());
                 let answer = if workload.start() == Start::Loaded {
-                    loaded[usize::from(workload.transacts())][i].order(&order)?
+                    let worker = &mut loaded[usize::from(workload.transacts())][i];
+                    if a.warm {
+                        worker.order(&Order::Warm)?;
+                    }
+                    worker.order(&order)?
                 } else {
                     let name = format!("{i}-{workload}-{round}");
                     let mut worker = start(&entrants[i], &name, Some(workload))?;

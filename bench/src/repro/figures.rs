@@ -284,7 +284,7 @@ fn reads() -> Vec<Part> {
     );
     let command = format!(
         "--workload {workloads} --threads 1,2 --engine terrane,rocksdb,rocksdb-tuned,fjall,lmdb --records 5000000 \
-         --cache-mib 2048 --ops 1000000000 --seconds 4"
+         --cache-mib 2048 --warm --ops 1000000000 --seconds 4"
     );
     vec![Part::Rows { command, claims }]
 }
