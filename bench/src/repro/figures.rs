@@ -537,33 +537,55 @@ fn counters() -> Vec<Part> {
     vec![Part::Counters]
 }
 
-#[cfg(all(test, feature = "peers"))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::RunArgs;
+    use crate::args::{ReproArgs, RunArgs};
+    use crate::settings::Settings;
+
+    /// All runs of a figure, without the peers if they are not built in.
+    fn runs(figure: &Figure) -> Vec<(RunArgs, Vec<Claim>)> {
+        const PEERS: [&str; 6] =
+            [",rocksdb-tuned", ",rocksdb-unsynced", ",rocksdb-piled", ",rocksdb", ",fjall", ",lmdb"];
+        let absent = if cfg!(feature = "peers") { &[][..] } else { &PEERS };
+        let run = |part| match part {
+            Part::Rows { command, claims } => {
+                let command = absent.iter().fold(command, |command, peer| command.replace(peer, ""));
+                Some((RunArgs::from_line(&command).unwrap(), claims))
+            }
+            _ => None,
+        };
+        (figure.parts)().into_iter().filter_map(run).collect()
+    }
 
     #[test]
     fn every_command_can_be_read() {
-        for figure in ALL {
-            for part in (figure.parts)() {
-                let Part::Rows { command, claims } = part else { continue };
-                let args = RunArgs::from_line(&command).unwrap();
-                let all: Vec<_> = args.rows().collect();
-                assert!(claims.iter().all(|c| all.contains(&(c.workload, c.threads))));
-            }
+        for (args, claims) in ALL.iter().flat_map(runs) {
+            let all: Vec<_> = args.rows().collect();
+            assert!(claims.iter().all(|c| all.contains(&(c.workload, c.threads))));
+        }
+    }
+
+    #[test]
+    fn the_largest_scale_overflows_nothing() {
+        for (mut args, _) in ALL.iter().flat_map(runs) {
+            let unscaled = Settings::new(&args);
+            args.scale(ReproArgs::MOST_SCALE);
+            let s = Settings::new(&args);
+            let of = |s: &Settings| [s.records, s.cache_bytes, s.memtable_bytes];
+            assert_eq!(of(&s), of(&unscaled).map(|n| n * 100));
+            // Both are multiplied: by bytes, and by the number of threads.
+            assert!(s.records * s.record_bytes() < 1 << 48);
+            assert!(args.ops.is_none_or(|ops| ops <= 1 << 40));
         }
     }
 
     #[test]
     fn transactions_are_claimed_synced_and_not() {
-        let figure = named("txn").unwrap();
-        let mut synced = Vec::new();
-        for part in (figure.parts)() {
-            let Part::Rows { command, claims } = part else { continue };
-            let args = RunArgs::from_line(&command).unwrap();
-            let bound = |c: &Claim| (c.workload, c.threads) == (W::Txn, 16) && c.bound == Some(1.3);
-            synced.extend(claims.iter().any(bound).then_some(args.sync));
-        }
+        let bound = |c: &Claim| (c.workload, c.threads) == (W::Txn, 16) && c.bound == Some(1.3);
+        let runs = runs(named("txn").unwrap()).into_iter();
+        let synced: Vec<_> =
+            runs.filter(|(_, claims)| claims.iter().any(bound)).map(|(a, _)| a.sync).collect();
         assert_eq!(synced, [false, true]);
     }
 }
