@@ -5,6 +5,7 @@ mod counters;
 mod figures;
 mod floor;
 mod halloc;
+mod in_memory;
 mod parts;
 mod pm;
 
