@@ -37,8 +37,8 @@ pub(crate) struct RunArgs {
     /// Records in the database
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) records: u64,
-    /// Tables (RocksDB: column families) that the records are dealt out to; with several, all is written out and read once before
-    /// the first workload. For workloads without scans or many keys at once
+    /// Tables (RocksDB: column families) that the records are dealt out to; several come with `--warm`. For workloads without scans or many
+    /// keys at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) tables: u64,
     /// Has each engine write out, merge and read all of a loaded database before each workload on it: what is timed then finds caches
@@ -52,6 +52,9 @@ pub(crate) struct RunArgs {
     /// Threads that work at once; each workload runs once with every number
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) threads: Vec<u64>,
+    /// All is written out and read before the first workload
+    #[arg(long)]
+    pub(crate) warm: bool,
     /// Bytes of a key
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(8..=65536))]
     pub(crate) key_bytes: u64,
@@ -123,12 +126,18 @@ impl RunArgs {
         self.workload.iter().flat_map(|&w| self.threads.iter().map(move |&n| (w, n)))
     }
 
-    /// A smaller run of the same kind.
+    /// A smaller or a larger run of the same kind: see [`ReproArgs::scale`].
     pub(crate) fn scale(&mut self, by: f64) {
-        for n in std::iter::once(&mut self.records).chain(&mut self.ops) {
-            *n = ((*n as f64 * by) as u64).max(1);
-        }
-        self.seconds = self.seconds.map(|s| s * by);
+        // (A product that is too large becomes the largest number.)
+        let scale = |n: &mut u64, by: f64| *n = ((*n as f64 * by) as u64).max(1);
+        [&mut self.records].into_iter().chain(&mut self.ops).for_each(|n| scale(n, by));
+        [&mut self.cache_mib, &mut self.memtable_mib].into_iter().for_each(|n| scale(n, by.max(1.0)));
+        self.seconds = self.seconds.map(|s| s * by.min(1.0));
+    }
+
+    /// Whether all is written out and read before the first workload.
+    pub(crate) fn is_warmed(&self) -> bool {
+        self.warm || self.tables > 1
     }
 }
 
@@ -137,7 +146,10 @@ pub(crate) struct ReproArgs {
     /// Figures; `list` names them, `all` takes all
     #[arg(value_delimiter = ',', required = true)]
     pub(crate) name: Vec<String>,
-    /// A part of the records, operations and seconds: quicker, and says less
+    /// Times the records and operations, at most 100. Below 1 the seconds of a row are fewer too: quicker, and says less. Above 1 they are
+    /// not more, while caches and memtables are larger by as much: all engines of a run hold their data at once, so memory and disk must
+    /// be larger too, and loading takes as much longer (100 makes of inmemory-read's 6.4 M records 640 M: 15 GiB and more in the memory of
+    /// each of nine engines, and hours). What an engine has no room for, it says, and the run ends
     #[arg(long, default_value_t = 1.0)]
     pub(crate) scale: f64,
     /// Where databases are made
@@ -151,8 +163,38 @@ pub(crate) struct ReproArgs {
     pub(crate) json: bool,
 }
 
+impl ReproArgs {
+    /// Most that figures are scaled by.
+    pub(crate) const MOST_SCALE: f64 = 100.0;
+
+    /// Seconds that something takes at this scale which takes so many at 1.
+    pub(crate) fn seconds(&self, of: f64) -> f64 {
+        of * self.scale.min(1.0)
+    }
+}
+
 #[derive(Clone, Debug, Args)]
 pub(crate) struct WorkerArgs {
     /// The job, as JSON
     pub(crate) job: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_larger_run_has_memory_in_proportion_and_a_smaller_one_less_time() {
+        let line = "--workload scan --records 1000 --ops 500 --cache-mib 64 --memtable-mib 16 --seconds 6";
+        let scaled = |by| {
+            let mut args = RunArgs::from_line(line).unwrap();
+            args.scale(by);
+            let memory = (args.cache_mib, args.memtable_mib);
+            (args.records, args.ops.unwrap(), memory, args.seconds.unwrap())
+        };
+        assert_eq!(scaled(0.5), (500, 250, (64, 16), 3.0));
+        assert_eq!(scaled(1.0), (1000, 500, (64, 16), 6.0));
+        assert_eq!(scaled(100.0), (100_000, 50_000, (6400, 1600), 6.0));
+        assert_eq!(scaled(1e-9).0, 1);
+    }
 }

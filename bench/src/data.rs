@@ -68,6 +68,11 @@ pub(crate) fn table_of(key: &[u8], tables: usize) -> usize {
     (number / 2) as usize % tables
 }
 
+/// Who, of so many, has a table for itself.
+pub(crate) fn owner_of(table: u64, owners: u64) -> u64 {
+    table % owners
+}
+
 /// A one-to-one mapping of `0..n` to itself that looks random: fills visit every record once, in no order.
 pub(crate) struct Shuffle {
     n: u64,

@@ -109,6 +109,10 @@ fn say(what: &impl Serialize) -> Result<(), Failure> {
 }
 
 fn obey(engine: &dyn Engine, job: &Job, order: &Order, inserted: &AtomicU64) -> Result<Answer, Failure> {
+    if let Order::Run(plan) = order {
+        // Before anything is counted.
+        workload::start_cores(engine, &job.settings, plan.threads)?;
+    }
     let before = Counters::now(&job.dir)?;
     let ((measured, memory, says, worked, settled_after), peaks) = watch::during(engine, &job.dir, || {
         let measured = match order {

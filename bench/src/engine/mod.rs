@@ -4,6 +4,7 @@
 mod fjall;
 #[cfg(feature = "peers")]
 mod lmdb;
+mod on_core;
 #[cfg(feature = "peers")]
 mod redb;
 #[cfg(feature = "peers")]
@@ -44,6 +45,9 @@ pub(crate) enum Kind {
     TerraneCold,
     /// terrane, asked through the lanes of an executor
     TerraneCores,
+    /// terrane, with lookups that an executor's cores make up themselves, each of tables that it owns: for readrandom and readown,
+    /// which are the same to it
+    TerraneOnCore,
     /// terrane, with persistent memory in place of a log: simulated, an ordinary file with the instructions of a device
     TerranePm,
     /// terrane-pm, but what commits do not need of its memory stays empty
@@ -102,6 +106,7 @@ impl Kind {
             Kind::TerraneCounted => "terrane-counted",
             Kind::TerraneCold => "terrane-cold",
             Kind::TerraneCores => "terrane-cores",
+            Kind::TerraneOnCore => "terrane-on-core",
             Kind::TerranePm => "terrane-pm",
             Kind::TerranePmBare => "terrane-pm-bare",
             Kind::TerranePmIndex => "terrane-pm-index",
@@ -221,6 +226,11 @@ pub(crate) trait Engine: Send + Sync {
         Err("this engine has no compaction that can be asked for".into())
     }
 
+    /// Threads of its own that make up what they do. For engines that have such.
+    fn cores(&self) -> Option<&dyn Cores> {
+        None
+    }
+
     /// Blocks that its cache lacked so far. For engines that count them.
     fn cache_misses(&self) -> Option<u64> {
         None
@@ -237,6 +247,21 @@ pub(crate) trait Engine: Send + Sync {
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure>;
+}
+
+/// Looks a key up and shows the value; says whether there is one: as [`Session::get`], on a core.
+pub(crate) type Get<'a> = dyn FnMut(&[u8], &mut dyn FnMut(&[u8])) -> Result<bool, Failure> + 'a;
+
+/// Does some work on a core; says whether there is more.
+pub(crate) type Turn = Box<dyn FnMut(&mut Get<'_>) -> bool + Send>;
+
+/// An engine's own threads. Each owns tables: of `n` tables those that [`owner_of`](crate::data::owner_of) says.
+pub(crate) trait Cores {
+    /// Starts so many, in place of those there were; false if there were as many already.
+    fn start(&self, n: u64) -> Result<bool, Failure>;
+
+    /// Has a core take turns until there is no more work. Returns at once.
+    fn go(&self, core: u64, turn: Turn) -> Result<(), Failure>;
 }
 
 /// One thread's way into an [`Engine`].

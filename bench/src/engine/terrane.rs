@@ -11,7 +11,8 @@ use terrane::{
 
 use crate::Failure;
 use crate::data::table_of;
-use crate::engine::{Ending, Engine, Kind, LOCK_WAIT, Outcome, Script, Session, Step, one_by_one};
+use crate::engine::on_core::OnCore;
+use crate::engine::{Cores, Ending, Engine, Kind, LOCK_WAIT, Outcome, Script, Session, Step, one_by_one};
 use crate::machine;
 use crate::settings;
 use crate::worker::Job;
@@ -37,6 +38,8 @@ enum Way {
     Reader(Vec<usize>),
     /// By asking an executor.
     Cores(Executor),
+    /// As any thread, beside cores that read what they own.
+    OnCore(OnCore),
 }
 
 /// What an entrant does without.
@@ -100,7 +103,7 @@ impl Terrane {
             of_table = of_table.block_bytes(k << 10);
         }
         let table = |n| db.subtable_or_create(&format!("bench{n}"), of_table.clone());
-        let tables = (0..s.tables).map(table).collect::<terrane::Result<_>>()?;
+        let tables: Vec<_> = (0..s.tables).map(table).collect::<terrane::Result<_>>()?;
         if s.transactions {
             // From the first one on, writes that are none take locks.
             db.begin(TransactionOptions::new())?.rollback();
@@ -108,6 +111,7 @@ impl Terrane {
         let way = match entrant.kind {
             Kind::TerraneReader => Way::Reader(machine::processors()?),
             Kind::TerraneCores => Way::Cores(db.executor(ExecutorOptions::new())?),
+            Kind::TerraneOnCore => Way::OnCore(OnCore::new(&db, &tables)),
             _ => Way::Plain,
         };
         Ok(Terrane { db, tables, way, sessions: AtomicUsize::new(0) })
@@ -117,7 +121,7 @@ impl Terrane {
 impl Engine for Terrane {
     fn session(&self) -> Result<Box<dyn Session + '_>, Failure> {
         let way = match &self.way {
-            Way::Plain => Own::Nothing,
+            Way::Plain | Way::OnCore(_) => Own::Nothing,
             Way::Reader(processors) => {
                 let number = self.sessions.fetch_add(1, Ordering::Relaxed);
                 machine::bind(processors[number % processors.len()])?;
@@ -155,6 +159,13 @@ impl Engine for Terrane {
 
     fn compact(&self) -> Result<(), Failure> {
         Ok(self.tables.iter().try_for_each(Subtable::compact)?)
+    }
+
+    fn cores(&self) -> Option<&dyn Cores> {
+        match &self.way {
+            Way::OnCore(cores) => Some(cores),
+            _ => None,
+        }
     }
 
     fn cache_misses(&self) -> Option<u64> {

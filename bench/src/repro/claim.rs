@@ -188,7 +188,8 @@ impl Claim {
         let steps = ![OURS, THEIRS].contains(&self.against);
         let keys = if args.scattered { ", scattered keys" } else { "" };
         let size = if steps && args.zipf.is_none() {
-            format!(", {}-byte values", args.value_bytes)
+            let tables = if args.tables > 1 { format!(", {} tables", args.tables) } else { String::new() };
+            format!(", {}-byte values{tables}", args.value_bytes)
         } else {
             String::new()
         };

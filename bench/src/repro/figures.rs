@@ -1,7 +1,7 @@
 //! The figures there are.
 
-use crate::repro::Part;
 use crate::repro::claim::{Claim, OURS, Of, THEIRS};
+use crate::repro::{Part, in_memory};
 
 use crate::workload::Workload as W;
 
@@ -37,8 +37,9 @@ pub(super) const ALL: &[Figure] = &[
     },
     Figure {
         name: "inmemory-read",
-        about: "cached reads of 32 tables, step by step from a plain read path to all of it",
-        parts: inmemory_read,
+        about: "cached reads of 32 tables, step by step from a plain read path to cores that make up their own; records of several lengths; \
+                seeks and scans",
+        parts: in_memory::parts,
     },
     Figure {
         name: "multiget",
@@ -289,93 +290,6 @@ fn reads() -> Vec<Part> {
     vec![Part::Rows { command, claims }]
 }
 
-/// What is claimed are the published gains of X-Engine, step by step: 13.8 % from blocks and vector instructions, 90 % with direct
-/// pointers, 123 % with a thread for each processor.
-fn inmemory_read() -> Vec<Part> {
-    const PLAIN: &str = "terrane-plain";
-    let steps = [
-        (PLAIN, THEIRS, Some(0.9)),
-        ("terrane-layers", PLAIN, None),
-        ("terrane-vectors", PLAIN, Some(1.138)),
-        ("terrane-indexes", PLAIN, None),
-        (OURS, PLAIN, Some(1.9)),
-        (OURS, THEIRS, None),
-    ];
-    let claims = [1, 2].into_iter().flat_map(|threads| {
-        steps.map(|(whose, against, bound)| Claim {
-            whose,
-            against,
-            workload: W::Readrandom,
-            threads,
-            of: Of::Speed,
-            bound,
-        })
-    });
-    let engines = "--engine terrane-plain,terrane-layers,terrane-vectors,terrane-indexes,terrane,rocksdb";
-    let read = |tables, records, value_bytes| {
-        format!(
-            "--tables {tables} --records {records} --value-bytes {value_bytes} --cache-mib 2048 --ops 1000000000 \
-             --seconds 6"
-        )
-    };
-    let of = |whose, against, workload, threads, bound| Claim {
-        whose,
-        against,
-        workload,
-        threads,
-        of: Of::Speed,
-        bound,
-    };
-    let small = read(32, 6_400_000, 8);
-    // Theirs is from 64 threads on two sockets: 2.23 times the baseline after 1.9 times.
-    let generated = [1, 2].map(|threads| of("terrane-reader", OURS, W::Readown, threads, Some(2.23 / 1.9)));
-    // As many lookups under way as a client likes, beside single ones that it does itself; and calls of 64 keys beside the same.
-    let ahead = [1, 2].map(|threads| of("terrane-cores", OURS, W::Readahead, threads, None));
-    let shipped = [1, 2].map(|threads| of("terrane-cores", OURS, W::Multiget, threads, None));
-    let together = [1, 2].map(|threads| of(OURS, THEIRS, W::Multiget, threads, None));
-    let counted = [1, 2].map(|threads| of(OURS, "terrane-counted", W::Readrandom, threads, None));
-    let mut parts = vec![
-        Part::Rows {
-            command: format!("--workload readrandom --threads 1,2 {engines} {small}"),
-            claims: claims.collect(),
-        },
-        Part::Rows {
-            command: format!("--workload readown --threads 1,2 --engine terrane,terrane-reader {small}"),
-            claims: generated.to_vec(),
-        },
-        Part::Rows {
-            command: format!("--workload readrandom --threads 1,2 --engine terrane,terrane-counted {small}"),
-            claims: counted.to_vec(),
-        },
-        Part::Rows {
-            command: format!(
-                "--workload readahead --threads 1,2 --engine terrane,terrane-cores {}",
-                read(1, 6_400_000, 8)
-            ),
-            claims: ahead.to_vec(),
-        },
-        Part::Rows {
-            command: format!(
-                "--workload multiget --threads 1,2 --engine terrane,terrane-cores,rocksdb {}",
-                read(1, 6_400_000, 8)
-            ),
-            claims: [shipped, together].concat(),
-        },
-    ];
-    // Up to 20 % by blocks and vector instructions, 60 % by direct pointers alone.
-    parts.extend([32, 128, 512].map(|bytes| Part::Rows {
-        command: format!(
-            "--workload readrandom --threads 1 --engine terrane-plain,terrane-vectors,terrane {}",
-            read(32, 1_600_000, bytes)
-        ),
-        claims: vec![
-            of("terrane-vectors", PLAIN, W::Readrandom, 1, Some(1.2)),
-            of(OURS, "terrane-vectors", W::Readrandom, 1, Some(1.6)),
-        ],
-    }));
-    parts
-}
-
 /// Reads of a hot stretch of keys through a merge of everything.
 fn warm() -> Vec<Part> {
     let claims = ["terrane-cold", OURS, THEIRS].into_iter().flat_map(|whose| {
@@ -537,33 +451,55 @@ fn counters() -> Vec<Part> {
     vec![Part::Counters]
 }
 
-#[cfg(all(test, feature = "peers"))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::RunArgs;
+    use crate::args::{ReproArgs, RunArgs};
+    use crate::settings::Settings;
+
+    /// All runs of a figure, without the peers if they are not built in.
+    fn runs(figure: &Figure) -> Vec<(RunArgs, Vec<Claim>)> {
+        const PEERS: [&str; 6] =
+            [",rocksdb-tuned", ",rocksdb-unsynced", ",rocksdb-piled", ",rocksdb", ",fjall", ",lmdb"];
+        let absent = if cfg!(feature = "peers") { &[][..] } else { &PEERS };
+        let run = |part| match part {
+            Part::Rows { command, claims } => {
+                let command = absent.iter().fold(command, |command, peer| command.replace(peer, ""));
+                Some((RunArgs::from_line(&command).unwrap(), claims))
+            }
+            _ => None,
+        };
+        (figure.parts)().into_iter().filter_map(run).collect()
+    }
 
     #[test]
     fn every_command_can_be_read() {
-        for figure in ALL {
-            for part in (figure.parts)() {
-                let Part::Rows { command, claims } = part else { continue };
-                let args = RunArgs::from_line(&command).unwrap();
-                let all: Vec<_> = args.rows().collect();
-                assert!(claims.iter().all(|c| all.contains(&(c.workload, c.threads))));
-            }
+        for (args, claims) in ALL.iter().flat_map(runs) {
+            let all: Vec<_> = args.rows().collect();
+            assert!(claims.iter().all(|c| all.contains(&(c.workload, c.threads))));
+        }
+    }
+
+    #[test]
+    fn the_largest_scale_overflows_nothing() {
+        for (mut args, _) in ALL.iter().flat_map(runs) {
+            let unscaled = Settings::new(&args);
+            args.scale(ReproArgs::MOST_SCALE);
+            let s = Settings::new(&args);
+            let of = |s: &Settings| [s.records, s.cache_bytes, s.memtable_bytes];
+            assert_eq!(of(&s), of(&unscaled).map(|n| n * 100));
+            // Both are multiplied: by bytes, and by the number of threads.
+            assert!(s.records * s.record_bytes() < 1 << 48);
+            assert!(args.ops.is_none_or(|ops| ops <= 1 << 40));
         }
     }
 
     #[test]
     fn transactions_are_claimed_synced_and_not() {
-        let figure = named("txn").unwrap();
-        let mut synced = Vec::new();
-        for part in (figure.parts)() {
-            let Part::Rows { command, claims } = part else { continue };
-            let args = RunArgs::from_line(&command).unwrap();
-            let bound = |c: &Claim| (c.workload, c.threads) == (W::Txn, 16) && c.bound == Some(1.3);
-            synced.extend(claims.iter().any(bound).then_some(args.sync));
-        }
+        let bound = |c: &Claim| (c.workload, c.threads) == (W::Txn, 16) && c.bound == Some(1.3);
+        let runs = runs(named("txn").unwrap()).into_iter();
+        let synced: Vec<_> =
+            runs.filter(|(_, claims)| claims.iter().any(bound)).map(|(a, _)| a.sync).collect();
         assert_eq!(synced, [false, true]);
     }
 }

@@ -5,6 +5,7 @@ mod counters;
 mod figures;
 mod floor;
 mod halloc;
+mod in_memory;
 mod parts;
 mod pm;
 
@@ -64,8 +65,8 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    if !(a.scale > 0.0 && a.scale <= 1.0) {
-        return Err(format!("--scale {}: above 0, at most 1", a.scale).into());
+    if !(a.scale > 0.0 && a.scale <= ReproArgs::MOST_SCALE) {
+        return Err(format!("--scale {}: above 0, at most {}", a.scale, ReproArgs::MOST_SCALE).into());
     }
     let all = a.name.iter().any(|n| n == "all");
     if let Some(unknown) = a.name.iter().find(|n| *n != "all" && figures::named(n).is_none()) {

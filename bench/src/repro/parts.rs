@@ -80,10 +80,10 @@ pub(super) fn measure(
                 &data,
                 [&hot, &large],
                 large_records,
-                a.scale * SECONDS / 4.0,
+                a.seconds(SECONDS) / 4.0,
                 &mut random,
             )?;
-            let seconds = a.scale * SECONDS;
+            let seconds = a.seconds(SECONDS);
             found.push(turns(&db, &mut lane, &data, [&hot, &large], large_records, seconds, &mut random)?);
         }
     }

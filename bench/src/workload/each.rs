@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::workload::reads::{find, own_record};
 use crate::workload::{Lane, Workload, is_over, txn, ycsb};
 
 /// Records of a seekrandom, its own included.
@@ -138,15 +139,8 @@ pub(super) fn compact_beside(lane: &mut Lane<'_>) -> Result<(), Failure> {
 
 /// As [`any_key`], of a table that no other thread reads.
 fn own_key(lane: &mut Lane<'_>, thread: u64) -> u64 {
-    let (tables, threads) = (lane.course.settings.tables, lane.course.plan.threads.max(1));
-    let own = (tables + threads - 1 - thread % threads) / threads;
-    let table = match own {
-        // More threads than tables: some share one.
-        0 => thread % tables,
-        _ => thread % threads + threads * lane.random.below(own),
-    };
-    let of_table = (lane.course.settings.records + tables - 1 - table) / tables;
-    let record = table + tables * lane.random.below(of_table.max(1));
+    let (records, tables) = (lane.course.settings.records, lane.course.settings.tables);
+    let record = own_record(records, tables, thread, lane.course.plan.threads.max(1), &mut lane.random);
     lane.course.data.key(record, &mut lane.key);
     record
 }
@@ -173,12 +167,7 @@ fn read(lane: &mut Lane<'_>, pick: impl Fn(&mut Lane<'_>) -> u64) -> Result<(), 
     let want = lane.course.settings.value_bytes;
     lane.each(|lane| {
         let record = pick(lane);
-        let mut bytes = None;
-        let found = lane.session.get(&lane.key, &mut |v| bytes = Some(v.len()))?;
-        if !found || bytes != Some(want) {
-            return Err(format!("record {record}: found {found} with {bytes:?} bytes").into());
-        }
-        Ok(())
+        find(record, &lane.key, want, |key, see| lane.session.get(key, see))
     })
 }
 

@@ -1,6 +1,7 @@
 //! The workloads: what each does to a database, and what it finds there.
 
 mod each;
+mod reads;
 mod txn;
 mod ycsb;
 
@@ -16,6 +17,9 @@ use crate::data::{Data, Shuffle};
 use crate::engine::{Engine, Session};
 use crate::measure::{Measured, Recorder};
 use crate::settings::Settings;
+#[cfg(test)]
+pub(crate) use reads::own_record;
+pub(crate) use reads::start_cores;
 
 /// A workload's name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -338,6 +342,9 @@ pub(crate) fn run(
     plan: &Plan,
     inserted: &std::sync::atomic::AtomicU64,
 ) -> Result<Measured, Failure> {
+    if let Some(cores) = engine.cores() {
+        return reads::on_cores(cores, settings, plan);
+    }
     let data = Data::of(settings);
     let zipf = settings.zipf.unwrap_or(plan.workload.default_zipf());
     let zipf = Zipf::new(settings.records, zipf);
@@ -372,8 +379,7 @@ pub(crate) fn run(
         let looks = plan.workload.by_second().then(|| scope.spawn(move || look_by_second(course)));
         let threads: Vec<_> = (0..threads)
             .map(|t| {
-                let first = total * t / threads;
-                let ops = total * (t + 1) / threads - first;
+                let (first, ops) = share(total, t, threads);
                 let stay = Stay(over.clone());
                 scope.spawn(move || -> Result<Recorder, Failure> {
                     let _stay = stay;
@@ -456,9 +462,24 @@ fn lane<'a>(
     if course.plan.workload.by_second() {
         recorder = recorder.second_by_second();
     }
-    let seed = course.plan.round << 32 | thread << 8 | course.plan.workload as u64;
-    let until = course.plan.seconds.map(|s| course.began + Duration::from_secs_f64(s));
+    let (random, until) = (Random::new(seed(course.plan, thread)), deadline(course.plan, course.began));
     let session = engine.session()?;
     recorder.start();
-    Ok(Lane { course, session, random: Random::new(seed), recorder, first, ops, until, key: Vec::new() })
+    Ok(Lane { course, session, random, recorder, first, ops, until, key: Vec::new() })
+}
+
+/// The first of a thread's operations, and how many it has.
+fn share(total: u64, thread: u64, threads: u64) -> (u64, u64) {
+    let first = total * thread / threads;
+    (first, total * (thread + 1) / threads - first)
+}
+
+/// What a thread's choices follow from.
+fn seed(plan: &Plan, thread: u64) -> u64 {
+    plan.round << 32 | thread << 8 | plan.workload as u64
+}
+
+/// When a run that began then is to end, if time ends it.
+fn deadline(plan: &Plan, began: Instant) -> Option<Instant> {
+    plan.seconds.map(|s| began + Duration::from_secs_f64(s))
 }
