@@ -37,7 +37,8 @@ pub(crate) struct RunArgs {
     /// Records in the database
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) records: u64,
-    /// Tables (RocksDB: column families) that the records are dealt out to; several come with `--warm`. For workloads without scans or many
+    /// Tables (RocksDB: column families) that the records are dealt out to; with several, all is written out and read once before
+    /// the first workload. For workloads without scans or many
     /// keys at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) tables: u64,
@@ -52,9 +53,6 @@ pub(crate) struct RunArgs {
     /// Threads that work at once; each workload runs once with every number
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) threads: Vec<u64>,
-    /// All is written out and read before the first workload
-    #[arg(long)]
-    pub(crate) warm: bool,
     /// Bytes of a key
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(8..=65536))]
     pub(crate) key_bytes: u64,
@@ -133,11 +131,6 @@ impl RunArgs {
         [&mut self.records].into_iter().chain(&mut self.ops).for_each(|n| scale(n, by));
         [&mut self.cache_mib, &mut self.memtable_mib].into_iter().for_each(|n| scale(n, by.max(1.0)));
         self.seconds = self.seconds.map(|s| s * by.min(1.0));
-    }
-
-    /// Whether all is written out and read before the first workload.
-    pub(crate) fn is_warmed(&self) -> bool {
-        self.warm || self.tables > 1
     }
 }
 

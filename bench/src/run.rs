@@ -93,7 +93,7 @@ pub(crate) fn rows(
                 answer.settled_after,
                 answer.bytes_on_disk >> 20
             ));
-            if a.is_warmed() {
+            if settings.tables > 1 {
                 let warmed = worker.order(&Order::Warm)?;
                 report::note(&format!("{entrant}: read in {:.1} s", warmed.measured.seconds));
             }
