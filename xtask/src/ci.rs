@@ -18,7 +18,7 @@ pub(crate) fn run() -> Outcome {
             ["run", "--release", "--", "demo", "--medium", medium, "--records", "20000", "--seconds", "1"];
         step(&format!("the program with {medium}"), &mut cargo(demo))?;
     }
-    counts.add(test::models(test::Bound::Quick)?);
+    counts.add(test::models()?);
     counts.add(test::workspace()?);
     counts.add(test::other_media()?);
     println!("{}", counts.line());

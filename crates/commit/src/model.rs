@@ -110,7 +110,7 @@ const START: Place = Place { ticket: 0, epoch: 0, pos: 0 };
 
 fn bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     explore(&builder, f);
 }
 

@@ -58,7 +58,7 @@ impl Objects {
 #[test]
 fn taken_by_one_at_a_time() {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.check(|| {
         let objects = Objects::new(3);
         let other = objects.clone();

@@ -34,6 +34,7 @@ mod pool;
 pub mod real;
 mod signal;
 pub mod sim;
+mod sleeper;
 mod thread;
 
 pub use aligned::AlignedBuf;
@@ -41,6 +42,7 @@ pub use errand::Errand;
 pub use mapping::{HUGE_PAGE, Mapping};
 pub use pmem::{CostlyPmem, LINE, PM_BLOCK, Pmem, PmemCost, PmemMode, create_pmem};
 pub use signal::Signal;
+pub use sleeper::Sleeper;
 pub use thread::Thread;
 
 /// Alignment that satisfies direct I/O on every device we know: offsets, lengths and addresses in the log and in data

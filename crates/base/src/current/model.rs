@@ -248,7 +248,7 @@ fn explore(flaw: Flaw, name: &'static str, reader: fn(&Subtable)) -> u64 {
     let executions = std::sync::Arc::new(Count::new(0));
     let flushed = std::sync::Arc::new(Count::new(0));
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3));
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
     let (n, f) = (executions.clone(), flushed.clone());
     builder.check(move || {
         n.fetch_add(1, Relaxed);

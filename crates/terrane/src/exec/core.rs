@@ -242,9 +242,8 @@ impl<'e> Running<'e> {
             self.core.tables.let_go(true);
             self.core.report();
             // (It waits for ever only on a simulated machine, and on that there is no such thread.)
-            let woken = seat.sleep(&*shared.engine.media, || {
-                seat.arrived.load(Ordering::Acquire)
-                    || self.lanes.iter().any(|lane| !lane.requests.is_empty())
+            let woken = seat.sleeper.sleep(&*shared.engine.media, || {
+                self.lanes.iter().any(|lane| !lane.requests.is_empty())
                     || (self.late == 0 && shared.ending.load(Ordering::Acquire))
             });
             if woken.is_err() {
@@ -294,7 +293,7 @@ impl<'e> Running<'e> {
 
     fn arrivals(&mut self) -> bool {
         let seat = &self.core.shared.cores[self.core.number];
-        if !seat.arrived.load(Ordering::Acquire) {
+        if !seat.sleeper.heed() {
             return false;
         }
         for arrival in seat.take() {

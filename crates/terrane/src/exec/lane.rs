@@ -130,7 +130,7 @@ impl Lane {
                 let Lane { shared, ends, .. } = &mut *self.0;
                 for (end, core) in ends.iter_mut().zip(&shared.cores) {
                     if std::mem::take(&mut end.untold) {
-                        core.wake();
+                        core.sleeper.wake();
                     }
                 }
             }
@@ -164,7 +164,7 @@ impl Lane {
 
     fn ask(&mut self, table: &Subtable, key: &[u8], token: u64, work: Option<Work>) -> Result<Taken> {
         let Some(core) = self.push(table, key, token, work)? else { return Ok(Taken::Full) };
-        self.shared.cores[core].wake();
+        self.shared.cores[core].sleeper.wake();
         Ok(Taken::Yes)
     }
 

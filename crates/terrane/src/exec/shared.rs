@@ -1,13 +1,19 @@
 //! What the cores of an executor and its clients share.
+//!
+//! # Concurrency
+//! A core sleeps in its [`Seat`], and how it is woken is argued and modelled where that is kept ([`terrane_media::Sleeper`]). Its look sees the
+//! rings of lanes and the end of the executor: who adds to these wakes it. All else is behind a lock, or known to foreign code alone: for
+//! that it is called. `ending` is set with release before the cores are woken, and read with acquire: who sees it sees what was done
+//! before. `lanes` hands out numbers.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use terrane_base::{Current, Result};
-use terrane_media::{Media, Signal};
+use terrane_media::Sleeper;
 
 use crate::db::engine::Engine;
 use crate::exec::balance::Balance;
@@ -31,12 +37,8 @@ pub(super) struct Shared {
 /// Where a core is reached from outside.
 #[derive(Default)]
 pub(super) struct Seat {
-    /// Raised when there is something to do, if it sleeps.
-    signal: Signal,
-    /// It sleeps, or is about to, and nobody has woken it yet.
-    asleep: AtomicBool,
-    /// Something has arrived. Set after that was put there.
-    pub(super) arrived: AtomicBool,
+    /// Called when something has arrived.
+    pub(super) sleeper: Sleeper,
     arrivals: Mutex<Arrivals>,
 }
 
@@ -71,9 +73,7 @@ impl Shared {
 
     /// Has a core take a turn.
     pub(super) fn wake(&self, core: usize) {
-        let seat = &self.cores[core];
-        seat.arrived.store(true, Ordering::Release);
-        seat.wake();
+        self.cores[core].sleeper.call();
     }
 
     /// Has what goes by owners follow.
@@ -93,37 +93,13 @@ impl Shared {
     /// Has every core end.
     pub(super) fn end(&self) {
         self.ending.store(true, Ordering::Release);
-        self.cores.iter().for_each(|seat| seat.wake());
+        self.cores.iter().for_each(|seat| seat.sleeper.wake());
     }
 }
 
 impl Seat {
-    /// Wakes the core if it sleeps. Called after what it is to see: of many who call, one makes the system call.
-    #[inline]
-    pub(super) fn wake(&self) {
-        // Between the change and the look, as on the other side: one of the two sees the other.
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            self.signal.notify_all();
-        }
-    }
-
-    /// Sleeps until `awake`, unless it is so already.
-    pub(super) fn sleep(&self, media: &dyn Media, mut awake: impl FnMut() -> bool) -> Result<()> {
-        let slept = self.signal.wait_until(media, || {
-            // Said before each look: who wakes it takes that back.
-            self.asleep.store(true, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            awake()
-        });
-        self.asleep.store(false, Ordering::Relaxed);
-        slept
-    }
-
-    /// What has arrived.
+    /// What has arrived. To be taken after the call was heeded: whatever comes later calls again.
     pub(super) fn take(&self) -> Vec<Arrival> {
-        // Before the look: what comes after it sets the flag again.
-        self.arrived.store(false, Ordering::Relaxed);
         std::mem::take(&mut self.arrivals.lock().some)
     }
 
