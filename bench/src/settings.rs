@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) hold_compactions: bool,
     /// Opened for workloads of transactions.
     pub(crate) transactions: bool,
+    /// Engines count what they do, whatever that costs them: a workload asks them for it.
+    pub(crate) statistics: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -51,6 +53,7 @@ impl Settings {
             direct: a.direct,
             hold_compactions: false,
             transactions: false,
+            statistics: a.workload.iter().any(|w| w.by_second()),
         }
     }
 
@@ -58,6 +61,15 @@ impl Settings {
     pub(crate) fn piled_run_bytes(&self) -> u64 {
         const RUNS: u64 = 60;
         (self.records * self.record_bytes() / RUNS).max(1 << 20)
+    }
+
+    /// Records that lie in a block, whatever the engine, if keys are in order: those of half of the smallest block that engines are run
+    /// with by themselves, so that most of those have as many that are cut short.
+    pub(crate) fn records_in_a_block(&self) -> u64 {
+        const BLOCK_BYTES: u64 = 4096;
+        /// More than any engine takes for lengths, sequence and the like.
+        const OVERHEAD: u64 = 16;
+        if self.scattered { 1 } else { (BLOCK_BYTES / 2 / (self.record_bytes() + OVERHEAD)).max(1) }
     }
 
     /// Bytes that a user would say a record has.
@@ -85,6 +97,7 @@ pub(crate) struct RocksDb {
     pub(crate) dynamic_level_bytes: bool,
     pub(crate) direct_io: bool,
     pub(crate) format_version: i32,
+    /// Whether they are on in runs that do without, too.
     pub(crate) statistics: bool,
     pub(crate) lock_stripes: usize,
     pub(crate) per_key_locks: bool,
@@ -141,5 +154,26 @@ mod tests {
     fn the_settings_built_in_are_read() {
         let peers: Peers = toml::from_str(include_str!("../peers.toml")).unwrap();
         assert_eq!(peers.rocksdb.block_kib, [4, 16]);
+    }
+
+    #[test]
+    fn a_lookup_in_so_many_records_meets_every_block() {
+        let of = |more: &str| {
+            Settings::new(&RunArgs::from_line(&format!("--workload readrandom {more}")).unwrap())
+                .records_in_a_block()
+        };
+        assert_eq!((of("--value-bytes 8"), of("--value-bytes 512"), of("--value-bytes 9999")), (51, 3, 1));
+        assert_eq!(of("--value-bytes 8 --scattered"), 1);
+    }
+
+    #[test]
+    fn engines_are_timed_with_statistics_only_where_a_workload_asks_for_them() {
+        let of = |workloads: &str| {
+            let args = RunArgs::from_line(&format!("--workload {workloads}")).unwrap();
+            (Settings::new(&args).statistics, Peers::load(&args).unwrap().rocksdb.statistics)
+        };
+        assert_eq!(of("readrandom,overwrite,ycsb-a"), (false, false));
+        assert_eq!(of("readrandom,readmoving"), (true, false));
+        assert_eq!(of("readwhilecompacting"), (true, false));
     }
 }

@@ -42,6 +42,8 @@ pub(crate) enum Order {
     Load,
     /// Fill a database for this workload alone.
     Prepare(Workload),
+    /// Have everything merged into one level.
+    Merge,
     /// Have everything written out, and what reads want in the cache.
     Warm,
     Run(Plan),
@@ -117,6 +119,7 @@ fn obey(engine: &dyn Engine, job: &Job, order: &Order, inserted: &AtomicU64) -> 
     let ((measured, memory, says, worked, settled_after), peaks) = watch::during(engine, &job.dir, || {
         let measured = match order {
             Order::Load => workload::load(engine, &job.settings)?,
+            Order::Merge => workload::merge(engine, &job.settings)?,
             Order::Warm => workload::warm(engine, &job.settings)?,
             Order::Prepare(w) => workload::prepare(engine, &job.settings, *w)?,
             Order::Run(plan) => workload::run(engine, &job.settings, plan, inserted)?,

@@ -216,12 +216,12 @@ pub(crate) trait Engine: Send + Sync {
         None
     }
 
-    /// Writes what is in memory out, and returns when that is done. For engines that are compared at compacting.
+    /// Writes what is in memory out, and returns when that is done. For engines that are compared at compacting or counted.
     fn flush(&self) -> Result<(), Failure> {
         Err("this engine has no flush that can be asked for".into())
     }
 
-    /// Merges all there is into one level. For engines that are compared at compacting.
+    /// Merges all there is into one level. For engines that are compared at compacting or counted.
     fn compact(&self) -> Result<(), Failure> {
         Err("this engine has no compaction that can be asked for".into())
     }
@@ -231,7 +231,7 @@ pub(crate) trait Engine: Send + Sync {
         None
     }
 
-    /// Blocks that its cache lacked so far. For engines that count them.
+    /// Blocks that its cache lacked so far. For engines that count them; some do so only where a run is set up for it.
     fn cache_misses(&self) -> Option<u64> {
         None
     }

@@ -38,7 +38,7 @@ pub(super) const ALL: &[Figure] = &[
     Figure {
         name: "inmemory-read",
         about: "cached reads of 32 tables, step by step from a plain read path to cores that make up their own; records of several lengths; \
-                seeks and scans",
+                seeks and scans; `counters` has what a step takes",
         parts: in_memory::parts,
     },
     Figure {
@@ -46,7 +46,11 @@ pub(super) const ALL: &[Figure] = &[
         about: "64 keys a call of 20 M records, numbered and scattered ones, beside single gets of them and RocksDB",
         parts: multiget,
     },
-    Figure { name: "get-cost", about: "a cached get beside loads from memory", parts: get_cost },
+    Figure {
+        name: "get-cost",
+        about: "a cached get beside loads from memory, and what it waits for; counts want valgrind",
+        parts: get_cost,
+    },
     Figure {
         name: "warm",
         about: "reads of what is hot while everything is merged, with and without a cache that survives it",
@@ -109,7 +113,7 @@ pub(super) const ALL: &[Figure] = &[
     },
     Figure {
         name: "counters",
-        about: "instructions and atomic operations, and what cached reads write; wants valgrind",
+        about: "instructions, cache misses and atomic operations, of reads step by step too, and what these write; wants valgrind",
         parts: counters,
     },
 ];
@@ -430,7 +434,7 @@ fn multiget() -> Vec<Part> {
     };
     let rows = |keys, claims| Part::Rows {
         command: format!(
-            "--workload readrandom,multiget --threads 1,2 --engine terrane,rocksdb {keys} --records 20000000 \
+            "--workload readrandom,multiget --threads 1,2 --engine terrane,rocksdb,rocksdb-tuned {keys} --records 20000000 \
              --value-bytes 8 --cache-mib 2048 --ops 1000000000 --seconds 4"
         ),
         claims,

@@ -13,6 +13,8 @@ use crate::repro::claim::{Claim, OURS, Of, THEIRS};
 use crate::workload::Workload as W;
 
 const PLAIN: &str = "terrane-plain";
+/// RocksDB as it is tuned for reads.
+const TUNED: &str = "rocksdb-tuned";
 const LAYERS: &str = "terrane-layers";
 const VECTORS: &str = "terrane-vectors";
 /// Threads that are bound to processors and read on their own, whatever table it is.
@@ -92,7 +94,7 @@ fn steps() -> Part {
         read(ON_CORE, PLAIN, Some(ALL)),
         read(OURS, THEIRS, None),
     ]);
-    let engines = [PLAIN, LAYERS, VECTORS, "terrane-indexes", OURS, READER, ON_CORE, THEIRS];
+    let engines = [PLAIN, LAYERS, VECTORS, "terrane-indexes", OURS, READER, ON_CORE, THEIRS, TUNED];
     rows("readrandom", "1,2", &engines, [TABLES, RECORDS, SMALL], "", claims)
 }
 
@@ -118,7 +120,7 @@ fn ahead() -> Part {
 fn shipped() -> Part {
     let claims = [speed(CORES, OURS, W::Multiget, None), speed(OURS, THEIRS, W::Multiget, None)];
     let claims = claims.into_iter().flat_map(|c| both(&[c])).collect();
-    rows("multiget", "1,2", &[OURS, CORES, THEIRS], [1, RECORDS, SMALL], "", claims)
+    rows("multiget", "1,2", &[OURS, CORES, THEIRS, TUNED], [1, RECORDS, SMALL], "", claims)
 }
 
 /// What reads keys in their order loses nothing.
@@ -145,7 +147,7 @@ mod tests {
     fn all() -> Vec<(RunArgs, Vec<Claim>)> {
         let of = |part| match part {
             Part::Rows { command, claims } => {
-                let command = command.replace(&format!(",{THEIRS}"), "");
+                let command = command.replace(&format!(",{TUNED}"), "").replace(&format!(",{THEIRS}"), "");
                 (RunArgs::from_line(&command).unwrap(), claims)
             }
             _ => panic!("all of it is rows"),

@@ -1,10 +1,13 @@
-//! Counts in place of times: what an operation costs in instructions, in atomic read-modify-writes, and in lines of memory
-//! that threads share. They say the same on a busy machine, and on one with few cores.
+//! Counts in place of times: what an operation costs in instructions, in cache misses, in atomic read-modify-writes, and in lines of
+//! memory that threads share. They say the same on a busy machine, and on one with few cores.
 //!
 //! Valgrind runs one thread at a time, in turns of some 100,000 jumps. So threads that meet only where one waits (for a
 //! flush, say) do so as ever; the retries of those that meet on a word at the same moment do not occur.
 
+mod caches;
 mod code;
+mod gets;
+mod hardware;
 mod maps;
 mod place;
 mod profile;
@@ -20,13 +23,14 @@ use std::rc::Rc;
 
 use crate::Failure;
 use crate::args::{ReproArgs, RunArgs};
-use crate::engine::Kind;
+use crate::engine::{Entrant, Kind};
 use crate::report;
 use crate::repro::{Line, threads};
 use crate::run;
 use crate::settings::Peers;
 use crate::workload::Workload;
-use profile::{Runs, Site};
+pub(super) use gets::{Cost, about, cost};
+use profile::{Misses, Site};
 use reader::{Found, Reader};
 pub(super) use tool::Unfit;
 use trial::{Trial, Who};
@@ -93,37 +97,36 @@ pub(super) fn measure(
     tool::check()?;
     let dir = run::scratch(a.dir.as_deref())?;
     let mut reader = Reader::default();
+    report::note(&format!("{FIGURE}: {}", caches::ABOUT));
     for c in &COUNTED {
-        let args = arguments(&format!("--workload {} {}", c.workload, c.command), a)?;
+        let args = arguments(FIGURE, &format!("--workload {} {}", c.workload, c.command), a)?;
         count(c, &args, dir.path(), &mut reader)?.into_iter().try_for_each(&mut *see)?;
     }
-    let args = arguments(TRACED, a)?;
+    gets::steps(a, dir.path(), see)?;
+    // As small as it can be.
+    let args = arguments(FIGURE, TRACED, &ReproArgs { scale: 1.0, ..a.clone() })?;
     trace(&args, dir.path(), &mut reader)?.into_iter().try_for_each(see)
 }
 
-fn arguments(command: &str, a: &ReproArgs) -> Result<RunArgs, Failure> {
+fn arguments(figure: &str, command: &str, a: &ReproArgs) -> Result<RunArgs, Failure> {
     // Terrane's own counts need no peer, and no peer has to be built for them.
-    let command = if cfg!(feature = "peers") { command.to_owned() } else { command.replace(",rocksdb", "") };
-    report::note(&format!("{FIGURE}: under valgrind: terrane-bench run {command}"));
+    let command = match cfg!(feature = "peers") {
+        true => command.to_owned(),
+        false => command.replace(",rocksdb-tuned", "").replace(",rocksdb", ""),
+    };
+    report::note(&format!("{figure}: what is counted: terrane-bench run {command}"));
     let mut args = RunArgs::from_line(&command)?;
     args.scale(a.scale);
     Ok(args)
 }
 
-/// The peers, without what they count of themselves.
-fn peers(args: &RunArgs) -> Result<Peers, Failure> {
-    let mut peers = Peers::load(args)?;
-    peers.rocksdb.statistics = false;
-    Ok(peers)
-}
-
 /// What all engines do, and the lines about it.
 fn count(c: &Counted, args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result<Vec<Line>, Failure> {
-    let peers = peers(args)?;
-    let mut instructions = Vec::new();
-    let mut rmws = Vec::new();
+    let peers = Peers::load(args)?;
+    let (mut instructions, mut misses, mut rmws) = (Vec::new(), Vec::new(), Vec::new());
     for entrant in args.engine.iter().flat_map(|k| k.entrants(&peers, None)) {
-        let trial = Trial { args, peers: &peers, entrant: &entrant, workload: c.workload, dir };
+        let trial =
+            Trial { args, peers: &peers, entrant: &entrant, workload: c.workload, merged: false, dir };
         let (profile, ops) = trial.count(c.who)?;
         let per_op = |n: u64| n as f64 / ops as f64;
         report::note(&format!(
@@ -132,6 +135,9 @@ fn count(c: &Counted, args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result
             c.name
         ));
         instructions.push((entrant.clone(), per_op(profile.instructions())));
+        if trial.models_caches(c.who) {
+            misses.push((entrant.clone(), profile.misses(), ops));
+        }
         let found = reader.rmws(&profile)?;
         rmws.push((entrant, per_op(found.total()), found.says(ops)));
     }
@@ -149,6 +155,7 @@ fn count(c: &Counted, args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result
         (Some(ours), None) => Some(stated(row("instructions"), ours, "per operation", each)),
         (None, _) => None,
     });
+    lines.extend(missed(&misses).map(|(what, ours, note)| stated(row(what), ours, "per operation", note)));
     if let Some((_, total, says)) = rmws.iter().find(|(e, ..)| e.kind.is_terrane()) {
         let mut note = says.clone();
         for (entrant, total, _) in rmws.iter().filter(|(e, ..)| !e.kind.is_terrane()) {
@@ -159,9 +166,26 @@ fn count(c: &Counted, args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result
     Ok(lines)
 }
 
+/// By level of cache: what is counted, how many there were of Terrane's per operation, and of each engine's. Each engine comes with the number of
+/// its operations.
+fn missed(all: &[(Entrant, Misses, u64)]) -> impl Iterator<Item = (&'static str, f64, String)> {
+    let ours = all.iter().find(|(e, ..)| e.kind.is_terrane());
+    let levels = ours.map(|(_, misses, ops)| {
+        caches::rows(*misses).into_iter().enumerate().map(move |(level, (what, n, model))| {
+            let each = all.iter().map(|(e, misses, ops)| {
+                let (_, n, _) = &caches::rows(*misses)[level];
+                format!("{e} {:.2}", *n as f64 / *ops as f64)
+            });
+            let each: Vec<_> = each.collect();
+            (what, n as f64 / *ops as f64, format!("{model}; {}", each.join(", ")))
+        })
+    });
+    levels.into_iter().flatten()
+}
+
 /// Which lines of memory cached lookups write that other threads touch.
 fn trace(args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result<Vec<Line>, Failure> {
-    let peers = peers(args)?;
+    let peers = Peers::load(args)?;
     let own: Rc<str> = std::env::current_exe()?.to_string_lossy().into();
     let (mut lines, mut theirs) = (Vec::new(), String::new());
     for entrant in args.engine.iter().flat_map(|k| k.entrants(&peers, None)) {
@@ -171,7 +195,8 @@ fn trace(args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result<Vec<Line>, F
         let [entry] = entries[..] else {
             return Err(format!("{entrant}: {} functions are its lookup", entries.len()).into());
         };
-        let trial = Trial { args, peers: &peers, entrant: &entrant, workload: Workload::Readrandom, dir };
+        let (peers, entrant) = (&peers, &entrant);
+        let trial = Trial { args, peers, entrant, workload: Workload::Readrandom, merged: false, dir };
         let (shared, maps) = trial.trace(entry)?;
         if shared.lookups == 0 || shared.threads < 2 {
             return Err(format!("{entrant}: no lookup could be followed").into());
@@ -179,7 +204,7 @@ fn trace(args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result<Vec<Line>, F
         let mut found = |stores: &BTreeMap<u64, u64>| -> Result<Found, Failure> {
             let unknown = Site { object: "elsewhere".into(), address: 0 };
             let all = stores.iter().map(|(&at, &n)| (maps.site(at).unwrap_or(unknown.clone()), n));
-            reader.found(all.map(|(s, times)| (s, Runs { function: "?".into(), times })).collect())
+            reader.found(all.map(|(site, times)| (site, "?".into(), times)).collect())
         };
         let (many, read) = (found(&shared.written_by_many)?, found(&shared.read_by_others)?);
         let per_get = |n: u64| n as f64 / shared.lookups as f64;
@@ -225,7 +250,7 @@ mod tests {
             panic!("the figure cannot be asked for");
         };
         for command in own.chain([TRACED.to_owned()]) {
-            arguments(&command, &a).unwrap();
+            arguments(FIGURE, &command, &a).unwrap();
         }
     }
 }

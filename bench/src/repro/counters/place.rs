@@ -82,12 +82,18 @@ fn plain(function: &str) -> &str {
 }
 
 fn is_wrapper(at: &str) -> bool {
-    at.contains("/core/src/sync/atomic.rs") || at.contains("atomic_base.h") || at.contains("bits/atomic")
+    let of_atomics = ["/core/src/sync/atomic.rs", "atomic_base.h", "bits/atomic"];
+    of_atomics.into_iter().any(|file| at.contains(file)) || is_intrinsic(at)
 }
 
 /// Whether the line is Terrane's.
 fn is_own(at: &str) -> bool {
-    at.contains("crates/") && !at.contains("/registry/")
+    at.contains("crates/") && !at.contains("/registry/") && !is_intrinsic(at)
+}
+
+/// Whether the line is one of the processor's instructions, as the standard library has them. (In a folder of the name of ours.)
+fn is_intrinsic(at: &str) -> bool {
+    at.contains("/core_arch/src/")
 }
 
 /// A line without what differs from machine to machine.
@@ -120,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_atomic_is_named_by_who_uses_it() {
+    fn an_instruction_is_named_by_who_uses_it() {
         let all = said(
             "\
 0x0000000000001200
@@ -140,6 +146,11 @@ terrane_base::current::Current<T>::load
 0x0000000000001400
 free
 ??:0
+0x0000000000001500
+core::core_arch::x86::avx2::_mm256_loadu_si256
+/rustc/abc/library/core/src/../../stdarch/crates/core_arch/src/x86/avx2.rs:3783
+terrane_format::block::simd::avx2
+/home/me/terrane/crates/format/src/block/simd.rs:142
 ",
         );
         let names: Vec<_> = all.iter().map(|(at, f)| (*at, name(f))).collect();
@@ -149,7 +160,8 @@ free
             [
                 (0x1200, Some("crates/commit/src/ring.rs:88".to_owned())),
                 (0x1300, Some(slots.to_owned())),
-                (0x1400, None)
+                (0x1400, None),
+                (0x1500, Some("crates/format/src/block/simd.rs:142".to_owned()))
             ]
         );
     }

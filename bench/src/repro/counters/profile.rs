@@ -1,9 +1,11 @@
-//! What callgrind counted of one thread: how often each instruction ran.
+//! What callgrind counted of one thread: how often each instruction ran, and the data that it found in no cache.
 //!
 //! The format is callgrind's own, with names and positions written out (`--compress-strings=no --compress-pos=no`) and
-//! instructions as the only position (`--dump-instr=yes --dump-line=no`).
+//! instructions as the only position (`--dump-instr=yes --dump-line=no`). A line names its events once; of the numbers behind a position
+//! those at the end may be left out, where they are 0.
 
 use std::collections::HashMap;
+use std::ops::AddAssign;
 use std::rc::Rc;
 
 use crate::Failure;
@@ -15,11 +17,27 @@ pub(super) struct Site {
     pub(super) address: u64,
 }
 
-/// How often an instruction ran, and in which function.
+/// How often an instruction ran, in which function, and what it missed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Runs {
     pub(super) function: Rc<str>,
     pub(super) times: u64,
+    pub(super) missed: Misses,
+}
+
+/// Loads and stores of data that a level of cache did not have; 0 where no caches were modelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Misses {
+    pub(super) first: u64,
+    /// Those of them that the last level did not have either.
+    pub(super) last: u64,
+}
+
+impl AddAssign for Misses {
+    fn add_assign(&mut self, other: Misses) {
+        self.first += other.first;
+        self.last += other.last;
+    }
 }
 
 /// All that was counted of some threads.
@@ -34,9 +52,16 @@ impl Profile {
         self.sites.values().map(|r| r.times).sum()
     }
 
+    /// Data that was missed.
+    pub(super) fn misses(&self) -> Misses {
+        let mut all = Misses::default();
+        self.sites.values().for_each(|r| all += r.missed);
+        all
+    }
+
     /// Adds what the file `text` says; returns its thread's number, from 1 on in the order of their beginning.
     pub(super) fn add(&mut self, text: &str) -> Result<u64, Failure> {
-        let mut thread = 1;
+        let (mut thread, mut events) = (1, Events::of("Ir"));
         let (mut object, mut function): (Rc<str>, Rc<str>) = ("".into(), "".into());
         // The line behind a call repeats what its callee cost, which is counted where it arose.
         let mut callee = false;
@@ -45,15 +70,16 @@ impl Profile {
                 if std::mem::take(&mut callee) {
                     continue;
                 }
-                let counted = position.split_once(' ').and_then(|(at, times)| {
-                    Some((u64::from_str_radix(at, 16).ok()?, times.trim().parse::<u64>().ok()?))
+                let counted = position.split_once(' ').and_then(|(at, numbers)| {
+                    Some((u64::from_str_radix(at, 16).ok()?, events.counted(numbers)?))
                 });
-                let (address, times) = counted.ok_or_else(|| format!("callgrind: what is {line:?}?"))?;
+                let (address, (times, missed)) =
+                    counted.ok_or_else(|| format!("callgrind: what is {line:?}?"))?;
+                let none = || Runs { function: function.clone(), times: 0, missed: Misses::default() };
                 let site = Site { object: object.clone(), address };
-                self.sites
-                    .entry(site)
-                    .or_insert_with(|| Runs { function: function.clone(), times: 0 })
-                    .times += times;
+                let runs = self.sites.entry(site).or_insert_with(none);
+                runs.times += times;
+                runs.missed += missed;
             } else if let Some(name) = line.strip_prefix("ob=") {
                 object = name.into();
             } else if let Some(name) = line.strip_prefix("fn=") {
@@ -62,9 +88,36 @@ impl Profile {
                 callee = true;
             } else if let Some(n) = line.strip_prefix("thread: ") {
                 thread = n.trim().parse()?;
+            } else if let Some(names) = line.strip_prefix("events: ") {
+                events = Events::of(names);
             }
         }
         Ok(thread)
+    }
+}
+
+/// Which number stands for what: callgrind's names, one after the other.
+struct Events<'a>(Vec<&'a str>);
+
+impl<'a> Events<'a> {
+    fn of(names: &'a str) -> Self {
+        Events(names.split_whitespace().collect())
+    }
+
+    /// How often an instruction ran, and what it missed.
+    fn counted(&self, numbers: &str) -> Option<(u64, Misses)> {
+        let (mut times, mut missed) = (0, Misses::default());
+        let mut names = self.0.iter();
+        for number in numbers.split_whitespace() {
+            let number = number.parse::<u64>().ok()?;
+            match *names.next()? {
+                "Ir" => times = number,
+                "D1mr" | "D1mw" => missed.first += number,
+                "DLmr" | "DLmw" => missed.last += number,
+                _ => {}
+            }
+        }
+        Some((times, missed))
     }
 }
 
@@ -117,8 +170,10 @@ totals: 3010
         assert_eq!(p.instructions(), 3010);
         let at = |object: &str, address| &p.sites[&Site { object: object.into(), address }];
         assert_eq!(at("/opt/bench", 0x1207).times, 10);
-        assert_eq!(at("/opt/bench", 0x1230), &Runs { function: "engine::put".into(), times: 1000 });
-        assert_eq!(at("/lib/libc.so.6", 0x98930), &Runs { function: "malloc".into(), times: 1000 });
+        let runs =
+            |function: &str| Runs { function: function.into(), times: 1000, missed: Misses::default() };
+        assert_eq!(at("/opt/bench", 0x1230), &runs("engine::put"));
+        assert_eq!(at("/lib/libc.so.6", 0x98930), &runs("malloc"));
     }
 
     #[test]
@@ -130,7 +185,20 @@ totals: 3010
     }
 
     #[test]
+    fn misses_of_data_are_told_by_level_and_those_of_instructions_are_not_among_them() {
+        let text = "events: Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\nfn=get\n0x10 9 5 4 3 2 1 3 1 1\n0x14 9 9 0 0 7\n\
+                    0x18 9\ncalls=1 0x90\n0x18 8 8 8 8 8 8 8 8 8\n0x10 1 1 0 0 1\n";
+        let mut p = Profile::default();
+        p.add(text).unwrap();
+        assert_eq!((p.instructions(), p.misses()), (28, Misses { first: 11, last: 2 }));
+        let site = Site { object: "".into(), address: 0x10 };
+        assert_eq!(p.sites[&site].missed, Misses { first: 4, last: 2 });
+    }
+
+    #[test]
     fn what_is_not_understood_is_an_error() {
-        assert!(Profile::default().add("0x1200 many").is_err());
+        for text in ["0x1200 many", "0x1200", "events: Ir Dr\n0x1200 1 2 3"] {
+            assert!(Profile::default().add(text).is_err(), "{text}");
+        }
     }
 }

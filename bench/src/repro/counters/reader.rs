@@ -7,10 +7,11 @@ use std::rc::Rc;
 use crate::Failure;
 use crate::repro::counters::code::Code;
 use crate::repro::counters::place::Places;
-use crate::repro::counters::profile::{Profile, Runs, Site};
+use crate::repro::counters::profile::{Misses, Profile, Site};
 
-/// Times per operation from which on a note names a place.
+/// Times per operation from which on a note names a place, and those where it names misses, which are spread over many more.
 const NAMED: f64 = 0.005;
+const NAMED_MISSES: f64 = 0.1;
 
 /// Knows the code that was counted.
 #[derive(Default)]
@@ -34,20 +35,33 @@ impl Reader {
         let mut rmws = Vec::new();
         for (site, runs) in &profile.sites {
             if self.code(&site.object)?.is_rmw(site.address) {
-                rmws.push((site.clone(), runs.clone()));
+                rmws.push((site.clone(), runs.function.clone(), runs.times));
             }
         }
         self.found(rmws)
     }
 
-    /// Gathers what ran by place.
-    pub(super) fn found(&mut self, all: Vec<(Site, Runs)>) -> Result<Found, Failure> {
-        self.places.learn(all.iter().map(|(site, _)| site).filter(|s| s.address > 0))?;
+    /// Where a profile's loads and stores are that a level of cache did not have, which `of` names, and how many per operation.
+    pub(super) fn misses(
+        &mut self,
+        profile: &Profile,
+        ops: u64,
+        of: impl Fn(Misses) -> u64,
+    ) -> Result<String, Failure> {
+        let all = profile.sites.iter().map(|(site, runs)| (site, runs, of(runs.missed)));
+        let missed =
+            all.filter(|(.., n)| *n > 0).map(|(site, runs, n)| (site.clone(), runs.function.clone(), n));
+        Ok(self.found(missed.collect())?.named(ops, NAMED_MISSES))
+    }
+
+    /// Gathers by place what happened so often at these instructions, which are in these functions.
+    pub(super) fn found(&mut self, all: Vec<(Site, Rc<str>, u64)>) -> Result<Found, Failure> {
+        self.places.learn(all.iter().map(|(site, ..)| site).filter(|s| s.address > 0))?;
         let mut by_place = BTreeMap::<String, u64>::new();
-        for (site, runs) in all {
-            let place = self.places.get(&site).unwrap_or(&runs.function);
-            let place = library_of(&runs.function).unwrap_or(place).to_owned();
-            *by_place.entry(place).or_default() += runs.times;
+        for (site, function, times) in all {
+            let place = self.places.get(&site).unwrap_or(&function);
+            let place = library_of(&function).unwrap_or(place).to_owned();
+            *by_place.entry(place).or_default() += times;
         }
         let mut places: Vec<_> = by_place.into_iter().collect();
         places.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
@@ -94,8 +108,13 @@ impl Found {
 
     /// The places with their times per operation.
     pub(super) fn says(&self, ops: u64) -> String {
+        self.named(ops, NAMED)
+    }
+
+    /// As [`Found::says`], by name those that come so often or more.
+    fn named(&self, ops: u64, least: f64) -> String {
         let per_op = |n: u64| n as f64 / ops as f64;
-        let (named, rest) = self.0.split_at(self.0.partition_point(|&(_, n)| per_op(n) >= NAMED));
+        let (named, rest) = self.0.split_at(self.0.partition_point(|&(_, n)| per_op(n) >= least));
         let mut all: Vec<String> =
             named.iter().map(|(place, n)| format!("{:.3} {place}", per_op(*n))).collect();
         if !rest.is_empty() {
@@ -112,18 +131,14 @@ mod tests {
 
     #[test]
     fn places_are_told_per_operation_and_the_allocator_as_one() {
-        let runs = |function: &str, times| Runs { function: function.into(), times };
-        let site = |address| Site { object: "/nowhere".into(), address };
-        let mut reader = Reader::default();
         // Addresses of nothing: names are those of the functions.
-        let found = reader
-            .found(vec![
-                (site(0), runs("ring::reserve", 10)),
-                (site(0), runs("_int_free", 5)),
-                (site(0), runs("ring::reserve", 10)),
-            ])
-            .unwrap();
+        let ran =
+            |function: &str, times| (Site { object: "/nowhere".into(), address: 0 }, function.into(), times);
+        let mut reader = Reader::default();
+        let all = vec![ran("ring::reserve", 10), ran("_int_free", 5), ran("ring::reserve", 10)];
+        let found = reader.found(all).unwrap();
         assert_eq!(found.total(), 25);
         assert_eq!(found.says(10), "2.000 ring::reserve, 0.500 malloc and free");
+        assert_eq!(found.named(10, 1.0), "2.000 ring::reserve, 0.500 in 1 other places");
     }
 }

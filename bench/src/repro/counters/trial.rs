@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Failure;
 use crate::args::RunArgs;
 use crate::engine::{Entrant, Kind};
+use crate::report;
+use crate::repro::counters::caches;
+use crate::repro::counters::hardware::{self, Counted, Watch};
 use crate::repro::counters::maps::Maps;
 use crate::repro::counters::profile::Profile;
 use crate::repro::counters::trace::{Shared, Trace};
@@ -51,14 +54,37 @@ pub(super) struct Trial<'a> {
     pub(super) peers: &'a Peers,
     pub(super) entrant: &'a Entrant,
     pub(super) workload: Workload,
+    /// Whether a database that the workload begins with is merged into one level first.
+    pub(super) merged: bool,
     /// Where databases and what tools write have room.
     pub(super) dir: &'a Path,
 }
 
 impl Trial<'_> {
+    /// Whether what it counts of caches says something: a model that threads take turns with is none of theirs.
+    pub(super) fn models_caches(&self, who: Who) -> bool {
+        who == Who::Callers && self.args.threads[0] == 1
+    }
+
     /// Counts, and says over how many operations.
     pub(super) fn count(&self, who: Who) -> Result<(Profile, u64), Failure> {
         let out = tempfile::tempdir_in(self.dir)?;
+        // What it says of itself is told where it is why a worker ended: of caches it says what it found, which is not what it takes.
+        let log = out.path().join("log");
+        let counted = self.count_in(who, out.path(), &log);
+        if counted.is_err() {
+            std::fs::read_to_string(&log).unwrap_or_default().lines().for_each(report::note);
+        }
+        counted
+    }
+
+    fn count_in(&self, who: Who, out: &Path, log: &Path) -> Result<(Profile, u64), Failure> {
+        const PROFILE: &str = "profile";
+        let option = |name: &str, path: &Path| {
+            let mut option = OsString::from(name);
+            option.push(path);
+            option
+        };
         let mut under: Vec<OsString> = [
             "valgrind",
             "-q",
@@ -73,19 +99,25 @@ impl Trial<'_> {
         ]
         .map(Into::into)
         .into();
+        if self.models_caches(who) {
+            under.extend(caches::arguments().map(Into::into));
+        }
         for function in who.functions(self.entrant.kind) {
             under.push(format!("--toggle-collect={function}").into());
         }
-        let mut file = OsString::from("--callgrind-out-file=");
-        file.push(out.path().join("profile"));
-        under.push(file);
+        under.push(option("--callgrind-out-file=", &out.join(PROFILE)));
+        under.push(option("--log-file=", log));
         let mut worker = self.begin(&under, Stdio::inherit())?;
         self.warm(&mut worker)?;
         let ops = self.work(&mut worker)?;
         worker.stop()?;
         let mut profile = Profile::default();
-        for entry in std::fs::read_dir(out.path())? {
-            let text = std::fs::read_to_string(entry?.path())?;
+        for entry in std::fs::read_dir(out)? {
+            let entry = entry?;
+            if !entry.file_name().to_string_lossy().starts_with(PROFILE) {
+                continue;
+            }
+            let text = std::fs::read_to_string(entry.path())?;
             let mut own = Profile::default();
             // The first thread opens and warms; the threads of the workload, and the engine's, come later.
             if own.add(&text)? > 1 {
@@ -101,6 +133,29 @@ impl Trial<'_> {
             .into());
         }
         Ok((profile, ops))
+    }
+
+    /// Operations per second at full speed, round by round.
+    pub(super) fn speeds(&self) -> Result<Vec<f64>, Failure> {
+        let mut worker = self.begin(&[], Stdio::inherit())?;
+        self.warm(&mut worker)?;
+        let seconds = self.args.seconds.ok_or("for how long?")?;
+        let mut round =
+            |round| Ok(worker.order(&Order::Run(Plan { round, ..self.timed(seconds) }))?.measured.ops_per_s);
+        let speeds = (0..self.args.rounds).map(&mut round).collect::<Result<_, Failure>>()?;
+        worker.stop()?;
+        Ok(speeds)
+    }
+
+    /// Has the processor count, at full speed.
+    pub(super) fn watch(&self) -> Result<Counted, Failure> {
+        let mut worker = self.begin(&[], Stdio::inherit())?;
+        self.warm(&mut worker)?;
+        let watch = Watch::begin(worker.pid())?;
+        worker.order(&Order::Run(self.timed(hardware::WORK_SECONDS)))?;
+        let counted = watch.end()?;
+        worker.stop()?;
+        Ok(counted)
     }
 
     /// Follows what each thread's lookups touch in memory. `entry` is where in this program a lookup begins.
@@ -146,6 +201,9 @@ impl Trial<'_> {
         if !empty && !dir.exists() {
             let mut worker = Worker::start(&job, &[], Stdio::inherit())?;
             worker.order(&Order::Load)?;
+            if self.merged {
+                worker.order(&Order::Merge)?;
+            }
             worker.order(&Order::Warm)?;
             worker.stop()?;
         }
@@ -154,7 +212,8 @@ impl Trial<'_> {
 
     /// A loaded database serves all workloads that want one of its size.
     fn database(&self, empty: bool) -> Result<PathBuf, Failure> {
-        let name = format!("{}-{}", self.entrant, self.args.records).replace(' ', "-");
+        let (records, tables) = (self.args.records, self.args.tables);
+        let name = format!("{}-{records}-{tables}", self.entrant).replace(' ', "-");
         let dir = self.dir.join(if empty { format!("{name}-new") } else { name });
         if empty && dir.exists() {
             std::fs::remove_dir_all(&dir)?;
@@ -169,14 +228,22 @@ impl Trial<'_> {
         Ok(())
     }
 
-    fn work(&self, worker: &mut Worker) -> Result<u64, Failure> {
-        let plan = Plan {
+    fn plan(&self) -> Plan {
+        Plan {
             workload: self.workload,
             threads: self.args.threads[0],
             ops: self.args.ops,
             seconds: None,
             round: 0,
-        };
-        Ok(worker.order(&Order::Run(plan))?.measured.ops)
+        }
+    }
+
+    /// The same for so long, however many operations that makes.
+    fn timed(&self, seconds: f64) -> Plan {
+        Plan { ops: Some(u64::MAX >> 16), seconds: Some(seconds), ..self.plan() }
+    }
+
+    fn work(&self, worker: &mut Worker) -> Result<u64, Failure> {
+        Ok(worker.order(&Order::Run(self.plan()))?.measured.ops)
     }
 }
