@@ -44,6 +44,10 @@ impl Engine for Fjall {
         Ok(())
     }
 
+    fn flush(&self) -> Result<(), Failure> {
+        Ok(self.table.rotate_memtable_and_wait()?)
+    }
+
     fn is_log(&self, file: &str) -> bool {
         file.ends_with(".jnl")
     }

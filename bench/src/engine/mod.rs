@@ -216,10 +216,8 @@ pub(crate) trait Engine: Send + Sync {
         None
     }
 
-    /// Writes what is in memory out, and returns when that is done. For engines that are compared at compacting or counted.
-    fn flush(&self) -> Result<(), Failure> {
-        Err("this engine has no flush that can be asked for".into())
-    }
+    /// Writes what is in memory out, and returns when that is done.
+    fn flush(&self) -> Result<(), Failure>;
 
     /// Merges all there is into one level. For engines that are compared at compacting or counted.
     fn compact(&self) -> Result<(), Failure> {
