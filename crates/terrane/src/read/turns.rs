@@ -11,13 +11,13 @@ use std::borrow::Cow;
 use std::ptr;
 
 use terrane_base::{Error, Result, Seq};
-use terrane_cache::Hold;
+use terrane_cache::{Hold, bring_near};
 use terrane_format::block::{Block, LeafProbe, Probe};
 use terrane_format::extent::IndexApproach;
 use terrane_format::{Kind, checksum, filter};
 use terrane_memindex::Search;
 
-use crate::levels::{Extent, Known, Run};
+use crate::levels::{Extent, ExtentRef, Known, Run};
 use crate::memtable::Memtable;
 use crate::read::lookup::{Asked, Found, View, run_at};
 use crate::read::near::Near;
@@ -94,6 +94,7 @@ struct Group<'h> {
 #[derive(Default)]
 struct Stages<'h> {
     searches: Vec<(usize, Search<'h, 'h>, Seq)>,
+    parts: Vec<(usize, &'h ExtentRef)>,
     indexes: Vec<InIndex<'h>>,
     blocks: Vec<InBlock<'h>>,
     next_blocks: Vec<InBlock<'h>>,
@@ -210,9 +211,18 @@ impl<'h> Group<'h> {
 
     fn look_in_run(&mut self, view: View<'h>, run: &'h Run, done: &mut impl FnMut(usize, Result<Said<'_>>)) {
         let (hold, seq) = (self.hold, self.seq);
-        let Group { turns, stages: Stages { indexes, blocks, next_blocks, probes, leaves, .. }, .. } = self;
-        for (at, turn) in turns.iter_mut().enumerate() {
-            let Some(r) = run.find(turn.key) else { continue };
+        let Group {
+            turns, stages: Stages { parts, indexes, blocks, next_blocks, probes, leaves, .. }, ..
+        } = self;
+        for (at, turn) in turns.iter().enumerate() {
+            if let Some(r) = run.find(turn.key) {
+                bring_near(&**r);
+                parts.push((at, r));
+            }
+        }
+        parts.iter().for_each(|(_, r)| bring_near(&*r.extent));
+        for (at, r) in parts.drain(..) {
+            let turn = &mut turns[at];
             let extent: &Extent = &r.extent;
             let asked = match Asked::new(r, view, turn.key, seq) {
                 Ok(asked) => asked,
