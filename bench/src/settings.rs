@@ -63,13 +63,12 @@ impl Settings {
         (self.records * self.record_bytes() / RUNS).max(1 << 20)
     }
 
-    /// Records that lie in a block, whatever the engine, if keys are in order: those of half of the smallest block that engines are run
-    /// with by themselves, so that most of those have as many that are cut short.
-    pub(crate) fn records_in_a_block(&self) -> u64 {
-        const BLOCK_BYTES: u64 = 4096;
+    /// So many records that follow each other are not more than a block of that size has, whatever the engine. Blocks that are cut short have
+    /// as many, mostly. (Of scattered keys none follow each other.)
+    pub(crate) fn records_in_a_block(&self, block_bytes: u64) -> u64 {
         /// More than any engine takes for lengths, sequence and the like.
         const OVERHEAD: u64 = 16;
-        if self.scattered { 1 } else { (BLOCK_BYTES / 2 / (self.record_bytes() + OVERHEAD)).max(1) }
+        if self.scattered { 1 } else { (block_bytes / 2 / (self.record_bytes() + OVERHEAD)).max(1) }
     }
 
     /// Bytes that a user would say a record has.
@@ -97,7 +96,7 @@ pub(crate) struct RocksDb {
     pub(crate) dynamic_level_bytes: bool,
     pub(crate) direct_io: bool,
     pub(crate) format_version: i32,
-    /// Whether they are on in runs that do without, too.
+    /// Whether they are on also in runs that do not ask for them.
     pub(crate) statistics: bool,
     pub(crate) lock_stripes: usize,
     pub(crate) per_key_locks: bool,
@@ -157,10 +156,10 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_in_so_many_records_meets_every_block() {
+    fn a_block_has_records_by_their_size() {
         let of = |more: &str| {
             Settings::new(&RunArgs::from_line(&format!("--workload readrandom {more}")).unwrap())
-                .records_in_a_block()
+                .records_in_a_block(4096)
         };
         assert_eq!((of("--value-bytes 8"), of("--value-bytes 512"), of("--value-bytes 9999")), (51, 3, 1));
         assert_eq!(of("--value-bytes 8 --scattered"), 1);

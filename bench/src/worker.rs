@@ -46,6 +46,8 @@ pub(crate) enum Order {
     Merge,
     /// Have everything written out, and what reads want in the cache.
     Warm,
+    /// The same with few reads, for a process that is slowed down: of several tables, about one in each block.
+    WarmSparsely,
     Run(Plan),
     /// Be killed, as by kill -9: nothing is closed.
     Die,
@@ -120,7 +122,11 @@ fn obey(engine: &dyn Engine, job: &Job, order: &Order, inserted: &AtomicU64) -> 
         let measured = match order {
             Order::Load => workload::load(engine, &job.settings)?,
             Order::Merge => workload::merge(engine, &job.settings)?,
-            Order::Warm => workload::warm(engine, &job.settings)?,
+            Order::Warm => workload::warm(engine, &job.settings, 1)?,
+            Order::WarmSparsely => {
+                let in_a_block = job.settings.records_in_a_block(job.entrant.block_bytes());
+                workload::warm(engine, &job.settings, in_a_block)?
+            }
             Order::Prepare(w) => workload::prepare(engine, &job.settings, *w)?,
             Order::Run(plan) => workload::run(engine, &job.settings, plan, inserted)?,
             Order::Die => return Err("killed, and still there".into()),

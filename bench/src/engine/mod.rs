@@ -183,6 +183,13 @@ impl Kind {
     }
 }
 
+impl Entrant {
+    /// Of a block of records. (Of Terrane without a size it is the default; of others nobody asks.)
+    pub(crate) fn block_bytes(&self) -> u64 {
+        (self.block_kib.unwrap_or(16) as u64) << 10
+    }
+}
+
 impl std::fmt::Display for Entrant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.block_kib {

@@ -260,8 +260,9 @@ pub(crate) fn merge(engine: &dyn Engine, settings: &Settings) -> Result<Measured
 }
 
 /// Has all records written out, and reads in the calling thread until the cache holds whatever a read may want. Twice: what is
-/// read for the first time is marked as read, and no later read has to do that.
-pub(crate) fn warm(engine: &dyn Engine, settings: &Settings) -> Result<Measured, Failure> {
+/// read for the first time is marked as read, and no later read has to do that. Of several tables one record of each is read in `every` that
+/// follow each other there.
+pub(crate) fn warm(engine: &dyn Engine, settings: &Settings, every: u64) -> Result<Measured, Failure> {
     /// Lookups touch what scans do not: filters. There is one for this many records at least.
     const STRIDE: usize = 64;
     engine.flush()?;
@@ -270,12 +271,11 @@ pub(crate) fn warm(engine: &dyn Engine, settings: &Settings) -> Result<Measured,
     let mut session = engine.session()?;
     let mut recorder = Recorder::new(Instant::now())?;
     let mut key = Vec::new();
-    // Of several tables there are no scans: a lookup in each block of each table. (A table has one record in so many that follow.)
-    let (in_a_row, apart) = (settings.tables, settings.tables * settings.records_in_a_block());
     for _ in 0..2 {
+        // There are no scans of several. What follows each other goes to one after the other.
         if settings.tables > 1 {
-            for first in (0..settings.records).step_by(usize::try_from(apart)?) {
-                for record in first..settings.records.min(first + in_a_row) {
+            for first in (0..settings.records).step_by(usize::try_from(settings.tables * every)?) {
+                for record in first..settings.records.min(first + settings.tables) {
                     data.key(record, &mut key);
                     session.get(&key, &mut |_| ())?;
                 }

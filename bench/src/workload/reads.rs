@@ -192,7 +192,7 @@ mod tests {
         };
         let engine = engine::open(&job).unwrap();
         load(&*engine, &job.settings).unwrap();
-        warm(&*engine, &job.settings).unwrap();
+        warm(&*engine, &job.settings, 1).unwrap();
         let inserted = job.settings.records.into();
         let go = |workload, threads, ops| {
             let plan = Plan { workload, threads, ops: Some(ops), seconds: None, round: 0 };

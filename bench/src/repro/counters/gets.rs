@@ -19,7 +19,7 @@ use crate::{Failure, report, run};
 /// Those whose times `inmemory-read` compares, on the same data.
 const STEPS: &str = "--workload readrandom --threads 1 --tables 32 --records 6400000 --value-bytes 8 --cache-mib 2048 \
                      --engine terrane-plain,terrane-layers,terrane-vectors,terrane-indexes,terrane,terrane-reader,rocksdb,rocksdb-tuned \
-                     --ops 100000";
+                     --ops 50000";
 
 /// Something that a get costs.
 pub(in crate::repro) struct Cost {
@@ -97,7 +97,7 @@ fn of<'a>(args: &'a RunArgs, peers: &'a Peers, entrant: &'a Entrant, dir: &'a Pa
 fn counted(trial: &Trial<'_>, reader: Option<&mut Reader>) -> Result<Vec<Cost>, Failure> {
     let (profile, ops) = trial.count(Who::Callers)?;
     let of = |what, n: u64, note| Cost { what, measured: n as f64 / ops as f64, note };
-    let mut costs = vec![of("instructions", profile.instructions(), String::new())];
+    let mut costs = vec![of("instructions", profile.instructions(), "all in one level".to_owned())];
     costs.extend(caches::rows(profile.misses()).map(|(what, n, model)| of(what, n, model)));
     if let (Some(reader), [.., first, last]) = (reader, &mut costs[..]) {
         let _ = write!(first.note, "; {}", reader.misses(&profile, ops, |missed| missed.first)?);

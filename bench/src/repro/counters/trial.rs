@@ -1,4 +1,4 @@
-//! One engine at one workload, in a process that valgrind runs.
+//! One engine at one workload, in a process that valgrind runs, or at full speed.
 //!
 //! Databases that workloads begin with are loaded by a process of its own, at full speed. Callgrind counts what threads do
 //! within the functions that are asked for, so neither opening nor warming nor the bench's own part of an operation counts;
@@ -69,7 +69,7 @@ impl Trial<'_> {
     /// Counts, and says over how many operations.
     pub(super) fn count(&self, who: Who) -> Result<(Profile, u64), Failure> {
         let out = tempfile::tempdir_in(self.dir)?;
-        // What it says of itself is told where it is why a worker ended: of caches it says what it found, which is not what it takes.
+        // What valgrind says may be why counting failed. Else it is about the caches that it found, which are not those that it models.
         let log = out.path().join("log");
         let counted = self.count_in(who, out.path(), &log);
         if counted.is_err() {
@@ -139,7 +139,7 @@ impl Trial<'_> {
     pub(super) fn speeds(&self) -> Result<Vec<f64>, Failure> {
         let mut worker = self.begin(&[], Stdio::inherit())?;
         self.warm(&mut worker)?;
-        let seconds = self.args.seconds.ok_or("for how long?")?;
+        let seconds = self.args.seconds.ok_or("it is not said for how long")?;
         let mut round =
             |round| Ok(worker.order(&Order::Run(Plan { round, ..self.timed(seconds) }))?.measured.ops_per_s);
         let speeds = (0..self.args.rounds).map(&mut round).collect::<Result<_, Failure>>()?;
@@ -204,7 +204,7 @@ impl Trial<'_> {
             if self.merged {
                 worker.order(&Order::Merge)?;
             }
-            worker.order(&Order::Warm)?;
+            worker.order(&Order::WarmSparsely)?;
             worker.stop()?;
         }
         Worker::start(&job, under, errors)
@@ -223,7 +223,7 @@ impl Trial<'_> {
 
     fn warm(&self, worker: &mut Worker) -> Result<(), Failure> {
         if self.workload.start() == Start::Loaded {
-            worker.order(&Order::Warm)?;
+            worker.order(&Order::WarmSparsely)?;
         }
         Ok(())
     }
