@@ -38,8 +38,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) records: u64,
     /// Tables (RocksDB: column families) that the records are dealt out to; with several, all is written out and read once before
-    /// the first workload. For workloads without scans or many
-    /// keys at once
+    /// the first workload. For workloads without scans or many keys at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) tables: u64,
     /// Has each engine write out, merge and read all of a loaded database before each workload on it: what is timed then finds caches

@@ -93,7 +93,8 @@ pub(crate) fn rows(
                 answer.settled_after,
                 answer.bytes_on_disk >> 20
             ));
-            if settings.tables > 1 {
+            // (With `--warm` it is before every one.)
+            if settings.tables > 1 && !a.warm {
                 let warmed = worker.order(&Order::Warm)?;
                 report::note(&format!("{entrant}: read in {:.1} s", warmed.measured.seconds));
             }

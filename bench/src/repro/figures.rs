@@ -459,17 +459,14 @@ fn counters() -> Vec<Part> {
 mod tests {
     use super::*;
     use crate::args::{ReproArgs, RunArgs};
+    use crate::repro::without_absent;
     use crate::settings::Settings;
 
     /// All runs of a figure, without the peers if they are not built in.
     fn runs(figure: &Figure) -> Vec<(RunArgs, Vec<Claim>)> {
-        const PEERS: [&str; 6] =
-            [",rocksdb-tuned", ",rocksdb-unsynced", ",rocksdb-piled", ",rocksdb", ",fjall", ",lmdb"];
-        let absent = if cfg!(feature = "peers") { &[][..] } else { &PEERS };
         let run = |part| match part {
             Part::Rows { command, claims } => {
-                let command = absent.iter().fold(command, |command, peer| command.replace(peer, ""));
-                Some((RunArgs::from_line(&command).unwrap(), claims))
+                Some((RunArgs::from_line(&without_absent(&command)).unwrap(), claims))
             }
             _ => None,
         };

@@ -142,13 +142,13 @@ fn length((value_bytes, tables, blocks): (u64, u64, f64)) -> Part {
 mod tests {
     use super::*;
     use crate::args::RunArgs;
+    use crate::repro::without_absent;
 
-    /// Commands without the peer, which is not always built in, and what is claimed of them.
+    /// Commands, and what is claimed of them.
     fn all() -> Vec<(RunArgs, Vec<Claim>)> {
         let of = |part| match part {
             Part::Rows { command, claims } => {
-                let command = command.replace(&format!(",{TUNED}"), "").replace(&format!(",{THEIRS}"), "");
-                (RunArgs::from_line(&command).unwrap(), claims)
+                (RunArgs::from_line(&without_absent(&command)).unwrap(), claims)
             }
             _ => panic!("all of it is rows"),
         };

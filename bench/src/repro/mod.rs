@@ -122,6 +122,14 @@ fn rows_of(a: &ReproArgs, figure: &str, command: &str) -> Result<(RunArgs, Vec<R
     Ok((args, rows))
 }
 
+/// A command without the peers among its engines, where they are not built in.
+fn without_absent(command: &str) -> String {
+    const PEERS: [&str; 6] =
+        [",rocksdb-tuned", ",rocksdb-unsynced", ",rocksdb-piled", ",rocksdb", ",fjall", ",lmdb"];
+    let absent = if cfg!(feature = "peers") { &[][..] } else { &PEERS };
+    absent.iter().fold(command.to_owned(), |command, peer| command.replace(peer, ""))
+}
+
 fn threads(n: u64) -> String {
     if n == 1 { "1 thread".to_owned() } else { format!("{n} threads") }
 }

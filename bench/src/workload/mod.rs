@@ -272,14 +272,9 @@ pub(crate) fn warm(engine: &dyn Engine, settings: &Settings, every: u64) -> Resu
     let mut recorder = Recorder::new(Instant::now())?;
     let mut key = Vec::new();
     for _ in 0..2 {
-        // There are no scans of several. What follows each other goes to one after the other.
+        // There are no scans of several.
         if settings.tables > 1 {
-            for first in (0..settings.records).step_by(usize::try_from(settings.tables * every)?) {
-                for record in first..settings.records.min(first + settings.tables) {
-                    data.key(record, &mut key);
-                    session.get(&key, &mut |_| ())?;
-                }
-            }
+            look_up_one_in(every, &mut *session, &data, settings)?;
             recorder.done(settings.records);
             continue;
         }
@@ -295,6 +290,24 @@ pub(crate) fn warm(engine: &dyn Engine, settings: &Settings, every: u64) -> Resu
         recorder.done(settings.records);
     }
     Ok(recorder.result())
+}
+
+/// Of each table looks up one record in `every` that follow each other there.
+fn look_up_one_in(
+    every: u64,
+    session: &mut dyn Session,
+    data: &Data,
+    settings: &Settings,
+) -> Result<(), Failure> {
+    let mut key = Vec::new();
+    // What follows each other goes to one table after the other.
+    for first in (0..settings.records).step_by(usize::try_from(settings.tables * every)?) {
+        for record in first..settings.records.min(first + settings.tables) {
+            data.key(record, &mut key);
+            session.get(&key, &mut |_| ())?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes what a workload with [`Start::Prepared`] begins with.

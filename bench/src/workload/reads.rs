@@ -14,7 +14,7 @@ use crate::data::Data;
 use crate::engine::{Cores, Engine, Get};
 use crate::measure::{Measured, Recorder};
 use crate::settings::Settings;
-use crate::workload::{Plan, Workload, deadline, is_over, seed, share};
+use crate::workload::{Plan, Workload, deadline, is_over, look_up_one_in, seed, share};
 
 /// Lookups of a turn: so few that a core comes back after microseconds, as it should.
 const PER_TURN: u64 = 16;
@@ -93,16 +93,7 @@ pub(crate) fn start_cores(engine: &dyn Engine, settings: &Settings, cores: u64) 
     if !of_its_own.start(cores)? {
         return Ok(());
     }
-    let data = Data::of(settings);
-    let mut session = engine.session()?;
-    let mut key = Vec::new();
-    for table in 0..settings.tables {
-        for record in (table..settings.records).step_by(usize::try_from(settings.tables * STRIDE)?) {
-            data.key(record, &mut key);
-            session.get(&key, &mut |_| ())?;
-        }
-    }
-    Ok(())
+    look_up_one_in(STRIDE, &mut *engine.session()?, &Data::of(settings), settings)
 }
 
 /// Runs a workload on cores that have been started: see the module's head.

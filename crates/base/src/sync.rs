@@ -17,6 +17,14 @@ pub use loom::{
     thread,
 };
 
+/// A model that is explored up to so many preemptions an execution, or up to the bound that `LOOM_MAX_PREEMPTIONS` sets for all.
+#[cfg(loom)]
+pub fn bounded(preemptions: usize) -> loom::model::Builder {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    builder
+}
+
 /// Spin-wait hint; under loom it yields, so that the other thread can make progress.
 #[inline]
 pub fn spin_loop() {

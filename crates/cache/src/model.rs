@@ -222,12 +222,9 @@ fn model_a_child_and_its_parent_leave_at_the_same_time() {
     });
 }
 
-/// Explores every interleaving with up to three preemptions, which is where such protocols break, unless `LOOM_MAX_PREEMPTIONS` says another
-/// bound.
+/// Explores every interleaving with up to three preemptions, which is where such protocols break.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(model);
+    terrane_base::sync::bounded(3).check(model);
 }
 
 fn load_twice(

@@ -108,10 +108,8 @@ impl Whole {
 
 const START: Place = Place { ticket: 0, epoch: 0, pos: 0 };
 
-fn bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
-    explore(&builder, f);
+pub(crate) fn bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    explore(&terrane_base::sync::bounded(preemptions), f);
 }
 
 fn unbounded(f: impl Fn() + Sync + Send + 'static) {
@@ -119,7 +117,7 @@ fn unbounded(f: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Explores, and prints how many interleavings those were: loom takes each once.
-pub(crate) fn explore(builder: &loom::model::Builder, f: impl Fn() + Sync + Send + 'static) {
+fn explore(builder: &loom::model::Builder, f: impl Fn() + Sync + Send + 'static) {
     let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counter = executions.clone();
     builder.check(move || {

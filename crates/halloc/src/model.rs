@@ -6,7 +6,7 @@
 
 use terrane_base::Result;
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
-use terrane_base::sync::{Arc, UnsafeCell, thread};
+use terrane_base::sync::{Arc, UnsafeCell, bounded, thread};
 
 use terrane_format::pm::PmWord;
 
@@ -57,9 +57,7 @@ impl Objects {
 
 #[test]
 fn taken_by_one_at_a_time() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(|| {
+    bounded(3).check(|| {
         let objects = Objects::new(3);
         let other = objects.clone();
         let beside = thread::spawn(move || {

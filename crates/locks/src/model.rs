@@ -167,9 +167,7 @@ fn key_in(shard: u64) -> [u8; 1] {
 }
 
 fn explore(bound: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(bound));
-    builder.check(f);
+    terrane_base::sync::bounded(bound).check(f);
 }
 
 /// How often something came out one way and the other, over all interleavings: a model that never gets there shows nothing.

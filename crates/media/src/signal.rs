@@ -154,8 +154,6 @@ mod models {
 
     #[test]
     fn no_wake_up_of_two_notifiers_is_lost() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = model.preemption_bound.or(Some(2));
-        model.check(|| wait_for(2, 1));
+        terrane_base::sync::bounded(2).check(|| wait_for(2, 1));
     }
 }

@@ -25,7 +25,7 @@ use crate::Failure;
 use crate::args::{ReproArgs, RunArgs};
 use crate::engine::{Entrant, Kind};
 use crate::report;
-use crate::repro::{Line, threads};
+use crate::repro::{Line, threads, without_absent};
 use crate::run;
 use crate::settings::Peers;
 use crate::workload::Workload;
@@ -110,10 +110,7 @@ pub(super) fn measure(
 
 fn arguments(figure: &str, command: &str, a: &ReproArgs) -> Result<RunArgs, Failure> {
     // Terrane's own counts need no peer, and no peer has to be built for them.
-    let command = match cfg!(feature = "peers") {
-        true => command.to_owned(),
-        false => command.replace(",rocksdb-tuned", "").replace(",rocksdb", ""),
-    };
+    let command = without_absent(command);
     report::note(&format!("{figure}: what is counted: terrane-bench run {command}"));
     let mut args = RunArgs::from_line(&command)?;
     args.scale(a.scale);

@@ -247,8 +247,7 @@ impl Subtable {
 fn explore(flaw: Flaw, name: &'static str, reader: fn(&Subtable)) -> u64 {
     let executions = std::sync::Arc::new(Count::new(0));
     let flushed = std::sync::Arc::new(Count::new(0));
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    let builder = crate::sync::bounded(3);
     let (n, f) = (executions.clone(), flushed.clone());
     builder.check(move || {
         n.fetch_add(1, Relaxed);

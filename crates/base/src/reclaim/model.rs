@@ -114,10 +114,11 @@ impl Rig {
 }
 
 fn explore(flaw: Flaw, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    let bound = builder.preemption_bound.unwrap_or(3);
-    // One of the flaws does not show with fewer.
-    builder.preemption_bound = Some(if flaw == Flaw::None { bound } else { bound.max(3) });
+    let mut builder = crate::sync::bounded(3);
+    if flaw != Flaw::None {
+        // One of them does not show with fewer.
+        builder.preemption_bound = builder.preemption_bound.max(Some(3));
+    }
     builder.check(model);
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::real::RealOptions;
 use crate::sim::SimMedia;
-use terrane_base::sync::thread;
+use terrane_base::sync::{bounded, thread};
 
 /// What is done wrong on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,10 +131,11 @@ impl Rig {
 
 /// Explores threads that bring the pieces named, one after the other, beside the sleeper.
 fn explore<const N: usize>(flaw: Flaw, threads: [&'static [Way]; N]) {
-    let mut builder = loom::model::Builder::new();
-    let bound = builder.preemption_bound.unwrap_or(3);
-    // One of the flaws does not show with fewer.
-    builder.preemption_bound = Some(if flaw == Flaw::None { bound } else { bound.max(3) });
+    let mut builder = bounded(3);
+    if flaw != Flaw::None {
+        // One of them does not show with fewer.
+        builder.preemption_bound = builder.preemption_bound.max(Some(3));
+    }
     builder.check(move || {
         // Its tasks run on threads, so waiting blocks; none is started, since none is queued.
         let media = SimMedia::with_threads(0, &RealOptions::default());

@@ -8,9 +8,9 @@
 //! The first thread of a model runs first and must be one that writes: loom remembers of each atomic only the last access,
 //! so the load before a writer's store would hide from it that another thread's earlier load was in a race with the store.
 
-use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
+use terrane_base::sync::bounded;
 use terrane_base::{MAX_SEQ, MemoryBudget, Seq};
 
 use crate::art::{Art, Inserted, Path, Seeking, Way};
@@ -60,8 +60,7 @@ fn spawn(tree: &Arc<Tree>, run: impl FnOnce(&Tree) + 'static) -> thread::JoinHan
 }
 
 fn explore(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    let mut builder = bounded(3);
     builder.max_branches = 100_000;
     builder.check(model);
 }

@@ -4,6 +4,7 @@
 use terrane_base::sync::{Arc, Mutex, thread};
 
 use super::*;
+use crate::model::bounded;
 use rig::{Kind, Rig, Told, XID};
 
 mod rig;
@@ -135,15 +136,9 @@ fn spawn(rig: &Arc<Rig>, f: impl FnOnce(&Rig) + 'static) -> thread::JoinHandle<(
     thread::spawn(move || f(&rig))
 }
 
-fn explore(bound: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(bound));
-    crate::model::explore(&builder, f);
-}
-
 /// One thread does `f`, one writes out and lets go; in the end everything is let go of, if `all`.
 fn against_recycling(flaw: Flaw, before: fn(&Rig), f: fn(&Rig), beside: fn(&Rig), all: bool) {
-    explore(4, move || {
+    bounded(4, move || {
         let rig = Rig::new(flaw);
         before(&rig);
         let t = spawn(&rig, f);
@@ -272,7 +267,7 @@ fn a_transaction_is_renewed_or_rolled_back() {
 
 #[test]
 fn a_transaction_is_renewed_committed_and_let_go_of_by_three() {
-    explore(3, || {
+    bounded(3, || {
         let rig = Rig::new(Flaw::None);
         rig.prepare();
         let t = spawn(&rig, |rig| rig.commit(false));
