@@ -12,8 +12,9 @@ use terrane_base::{Error, Result, Seq};
 use super::Block;
 use super::below::Below;
 use super::errors::bad;
+use super::key_buffer::{KeyBuffer, WIDE};
 use super::lookup::{LeafProbe, LeafWalk, Probe};
-use super::view::{Record, Spot};
+use super::view::{BlockShape, PlainRecord, Record, Spot};
 use crate::Kind;
 
 /// A position in a block. Detached from the block's lifetime: every method that moves takes the block again, so that an
@@ -22,7 +23,7 @@ use crate::Kind;
 /// When a method fails, the cursor is at no record.
 #[derive(Clone, Debug)]
 pub struct BlockCursor {
-    key: Vec<u8>,
+    key: KeyBuffer,
     seq: Seq,
     at: Place,
     position: u32,
@@ -39,10 +40,6 @@ struct Place {
     value: u32,
     next: u32,
 }
-
-/// Suffixes up to this length are copied in one step, with bytes behind them that are then cut off: most are shorter, and a copy of any
-/// length takes longer.
-const WIDE: usize = 16;
 
 /// How to get back to the record before.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +62,7 @@ impl BlockCursor {
     /// A cursor at no record.
     pub fn new() -> Self {
         BlockCursor {
-            key: Vec::new(),
+            key: KeyBuffer::default(),
             seq: 0,
             at: NOWHERE,
             position: 0,
@@ -91,8 +88,7 @@ impl BlockCursor {
     /// Leaves the record, and gives back memory of buffers that have grown larger than `bytes` each.
     pub fn rest(&mut self, bytes: usize) {
         self.clear();
-        self.key.clear();
-        self.key.shrink_to(bytes);
+        self.key.rest(bytes);
         self.trail.shrink_to(bytes / size_of::<Step>());
         self.cut.shrink_to(bytes);
     }
@@ -134,9 +130,7 @@ impl BlockCursor {
                 let record = block.record_at(at)?;
                 // It is the first one that does not sort before the key, so what it shares with the one before it, it
                 // shares with the key.
-                self.key.clear();
-                self.key.reserve(key.len());
-                self.key.extend_from_slice(key.get(..record.shared as usize).unwrap_or_default());
+                self.key.replace(0, key.get(..record.shared as usize).unwrap_or_default());
                 return self.take_up(block, record, position);
             }
             step = walk.step()?;
@@ -155,7 +149,6 @@ impl BlockCursor {
             return Ok(());
         };
         self.key.clear();
-        self.key.reserve(key.len());
         let walked = self.walk_up_to(block, LeafWalk::new(block, leaf, key)?, seq);
         self.valid &= walked.is_ok();
         walked
@@ -205,12 +198,72 @@ impl BlockCursor {
     }
 
     /// Moves to the next record, if there is nothing to think about: it is not a deletion, has another key, which is `below`, and is not
-    /// newer than that shows. False otherwise, and the cursor stays.
+    /// newer than that shows. False otherwise, and the cursor stays. The block is given as its bytes and what was found out about them.
+    ///
+    /// If `below` shows all of the block, [`BlockCursor::seq`] may be any from now on, until [`BlockCursor::read_seq`].
     ///
     /// # Errors
     /// As [`BlockCursor::seek`].
     #[inline]
-    pub fn next_below(&mut self, block: Block<'_>, below: &mut Below) -> Result<bool> {
+    pub fn next_below(&mut self, bytes: &[u8], shape: &BlockShape, below: &mut Below) -> Result<bool> {
+        if self.next_plain(bytes, shape, below) {
+            return Ok(true);
+        }
+        self.next_any_below(shape.over(bytes)?, below)
+    }
+
+    /// Reads the sequence again: see [`BlockCursor::next_below`].
+    ///
+    /// # Errors
+    /// As [`BlockCursor::seek`].
+    pub fn read_seq(&mut self, block: Block<'_>) -> Result<()> {
+        if std::mem::take(&mut self.valid) {
+            self.seq = block.seq_at(self.position)?;
+            self.valid = true;
+        }
+        Ok(())
+    }
+
+    /// As [`BlockCursor::next_below`] to a record that is as most are; changes nothing where it says no. Every step of most scans passes
+    /// here, so what is checked for certain is little: `plain_record` says where the records end, `below` what has another key.
+    #[inline]
+    fn next_plain(&mut self, bytes: &[u8], shape: &BlockShape, below: &mut Below) -> bool {
+        let Some(record) = shape.plain_record(bytes, self.at.next) else { return false };
+        if !self.valid || !self.trail.is_empty() {
+            return false;
+        }
+        let mut seq = self.seq;
+        if !below.shows_all() {
+            match shape.seq_of(bytes, self.position + 1) {
+                Some(shown) if shown <= below.seq() => seq = shown,
+                _ => return false,
+            }
+        }
+        if !below.certainly_has(record.shared, record.suffix[0]) && !self.is_other_below(&record, below) {
+            return false;
+        }
+        if !self.key.replace_by_some(record.shared, record.suffix, record.suffix_len) {
+            return false;
+        }
+        self.seq = seq;
+        self.at = Place { kind: Kind::Put, value: record.value, next: record.next };
+        self.position += 1;
+        true
+    }
+
+    /// Whether the record, which comes next, has another key, and that is `below`.
+    fn is_other_below(&self, record: &PlainRecord<'_>, below: &mut Below) -> bool {
+        let (own, suffix) =
+            (self.key.as_slice().get(record.shared..), record.suffix.get(..record.suffix_len));
+        match (own, suffix) {
+            (Some(own), Some(suffix)) => !is_same(own, suffix) && below.admits(record.shared, suffix),
+            _ => false,
+        }
+    }
+
+    /// [`BlockCursor::next_below`], whatever the record is.
+    #[inline(never)]
+    fn next_any_below(&mut self, block: Block<'_>, below: &mut Below) -> Result<bool> {
         let position = self.position + 1;
         if !self.valid || position >= block.rows() {
             return Ok(false);
@@ -219,9 +272,10 @@ impl BlockCursor {
         let record = block.record_at(self.at.next)?;
         let (seq, kind) = (block.seq_at(position)?, Kind::from_u8(record.kind)?);
         let (shared, suffix) = (record.shared as usize, block.slice(record.suffix, record.value));
-        let Some(own) = self.key.get(shared..) else { return Err(shares_too_much(record)) };
+        let Some(own) = self.key.as_slice().get(shared..) else { return Err(shares_too_much(record)) };
         self.valid = true;
-        if seq > below.seq() || kind.is_delete() || is_same(own, suffix) || !below.admits(shared, suffix) {
+        let newer = !below.shows_all() && seq > below.seq();
+        if newer || kind.is_delete() || is_same(own, suffix) || !below.admits(shared, suffix) {
             return Ok(false);
         }
         if !self.trail.is_empty() {
@@ -256,8 +310,7 @@ impl BlockCursor {
             self.valid = false;
             return self.walk_to(block, target);
         };
-        self.key.truncate(step.shared as usize);
-        self.key.extend_from_slice(self.cut.get(step.cut_start..).unwrap_or_default());
+        self.key.replace(step.shared as usize, self.cut.get(step.cut_start..).unwrap_or_default());
         self.cut.truncate(step.cut_start);
         self.at = step.to;
         self.position = target;
@@ -271,7 +324,7 @@ impl BlockCursor {
     #[inline]
     pub fn key(&self) -> &[u8] {
         debug_assert!(self.valid);
-        &self.key
+        self.key.as_slice()
     }
 
     /// The record's sequence.
@@ -346,7 +399,7 @@ impl BlockCursor {
         let record = block.record_at(self.at.next)?;
         let shared = record.shared;
         let cut_start = self.cut.len();
-        self.cut.extend_from_slice(self.key.get(shared as usize..).unwrap_or_default());
+        self.cut.extend_from_slice(self.key.as_slice().get(shared as usize..).unwrap_or_default());
         self.trail.push(Step { to: self.at, shared, cut_start });
         self.take_up(block, record, self.position + 1)
     }
@@ -367,7 +420,7 @@ impl BlockCursor {
             return Err(shares_too_much(record));
         }
         let suffix = block.slice(record.suffix, record.value);
-        self.repeats = self.key.get(shared..).is_some_and(|own| is_same(own, suffix));
+        self.repeats = self.key.as_slice().get(shared..).is_some_and(|own| is_same(own, suffix));
         self.take_suffix(block, record, suffix);
         self.seq = block.seq_at(position)?;
         self.at = Place { kind: Kind::from_u8(record.kind)?, value: record.value, next: record.next };
@@ -380,13 +433,9 @@ impl BlockCursor {
     #[inline]
     fn take_suffix(&mut self, block: Block<'_>, record: Record, suffix: &[u8]) {
         let shared = record.shared as usize;
-        self.key.truncate(shared);
         match block.chunk::<WIDE>(record.suffix) {
-            Some(wide) if suffix.len() <= WIDE => {
-                self.key.extend_from_slice(wide);
-                self.key.truncate(shared + suffix.len());
-            }
-            _ => self.key.extend_from_slice(suffix),
+            Some(wide) if self.key.replace_by_some(shared, wide, suffix.len()) => {}
+            _ => self.key.replace(shared, suffix),
         }
     }
 }

@@ -35,6 +35,7 @@ mod compression;
 mod cursor;
 mod errors;
 mod foresight;
+mod key_buffer;
 mod lookup;
 #[allow(unsafe_code, reason = "vector instructions")]
 mod simd;

@@ -125,12 +125,14 @@ proptest! {
             let (end, newest) = (records.get(i + 2).unwrap_or(r), next.unwrap_or(r).seq.saturating_sub(i as Seq % 3 / 2));
             let mut below = Below::default();
             below.set_key(Some(&end.key));
-            below.begin(c.key(), newest);
+            let most = records.iter().map(|r| r.seq).max().unwrap_or(0);
+            below.begin(c.key(), newest, most);
             let goes = next.is_some_and(|n| {
                 n.seq <= newest && !n.kind.is_delete() && !repeats && n.key < end.key
             });
             if i % 2 == 0 && r.key < end.key {
-                prop_assert_eq!(c.next_below(b, &mut below).unwrap(), goes);
+                prop_assert_eq!(c.next_below(&bytes, &b.shape(), &mut below).unwrap(), goes);
+                c.read_seq(b).unwrap();
                 if goes {
                     continue;
                 }
@@ -273,14 +275,20 @@ fn exercise(bytes: &[u8], key: &[u8], seq: Seq) {
         let _ = b.share(&b.approach(key), leaf);
     }
     let mut c = BlockCursor::new();
-    let mut steps = 0;
+    let (mut steps, mut steps_below) = (0, 0);
     let _ = c.seek_first(b);
     while c.valid() {
         let _ = get(b, c.key(), c.seq());
         let mut below = Below::default();
         below.set_key(Some(key).filter(|_| !seq.is_multiple_of(3)));
-        below.begin(c.key(), seq);
-        let _ = c.clone().next_below(b, &mut below);
+        below.begin(c.key(), seq, seq % 7);
+        let mut walk = c.clone();
+        while walk.next_below(bytes, &b.shape(), &mut below).is_ok_and(|went| went) {
+            let _ = (walk.value(b), walk.read_seq(b));
+            steps_below += 1;
+            assert!(steps_below <= b.rows());
+        }
+        steps_below = 0;
         let _ = (c.value(b), c.next(b));
         steps += 1;
     }

@@ -7,9 +7,11 @@ use std::ops::Range;
 use terrane_base::{MAX_SEQ, Result, Seq};
 
 use super::errors::{bad, newer};
+use super::key_buffer::WIDE;
 use super::simd;
 use super::two_layer::{self, ALIGNMENT};
 use super::{BlockCursor, DirectoryKind, MAX_LEAF_RECORDS, MAX_LEAVES, common_prefix};
+use crate::Kind;
 use crate::codec::read_varint;
 
 pub(crate) use search::{Approach, Spot};
@@ -70,6 +72,18 @@ pub(crate) struct Record {
     pub value: u32,
     /// Where the next record lies; the value ends here.
     pub next: u32,
+}
+
+/// A record that is as most are: a put with short lengths, and some key of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlainRecord<'a> {
+    pub(super) shared: usize,
+    /// The bytes from its suffix on, ...
+    pub(super) suffix: &'a [u8; WIDE],
+    /// ... and how many of them are the suffix's, if it has not more.
+    pub(super) suffix_len: usize,
+    pub(super) value: u32,
+    pub(super) next: u32,
 }
 
 /// The lengths that a record's header states. What they lead to is checked where it is read.
@@ -322,18 +336,7 @@ impl<'a> Block<'a> {
     /// The sequence of record number `position`.
     #[inline]
     pub(super) fn seq_at(&self, position: u32) -> Result<Seq> {
-        let BlockShape { column, column_width: width, base_seq, rows, .. } = self.shape;
-        if width == 0 {
-            return Ok(base_seq);
-        }
-        let at = column as usize + position as usize * width as usize;
-        // Behind the column comes the trailer, so eight bytes can be read at each of its entries.
-        match self.bytes.get(at..).and_then(|b| b.first_chunk::<8>()) {
-            Some(b) if position < rows => {
-                Ok(base_seq + (u64::from_le_bytes(*b) & (u64::MAX >> (64 - 8 * width))))
-            }
-            _ => Err(bad("has no such record", at)),
-        }
+        self.shape.seq_of(self.bytes, position).ok_or_else(|| bad("has no such record", position as usize))
     }
 
     /// The record that lies at `at`.
@@ -448,6 +451,45 @@ impl BlockShape {
     /// Length of the prefix, common to all keys, that the directory leaves out.
     pub fn prefix(&self) -> usize {
         self.prefix as usize
+    }
+
+    /// The sequence of record number `position` of the block with these bytes, if there are so many.
+    #[inline]
+    pub(super) fn seq_of(&self, bytes: &[u8], position: u32) -> Option<Seq> {
+        let BlockShape { column, column_width: width, base_seq, rows, .. } = *self;
+        if width == 0 {
+            return Some(base_seq);
+        }
+        // Behind the column comes the trailer, so eight bytes can be read at each of its entries.
+        let entry = bytes.get(column as usize + position as usize * width as usize..)?.first_chunk()?;
+        (position < rows).then(|| base_seq + (u64::from_le_bytes(*entry) & (u64::MAX >> (64 - 8 * width))))
+    }
+
+    /// The record of the block with these bytes that lies at `at`, if it is as most are. In few steps.
+    #[inline]
+    pub(super) fn plain_record<'a>(&self, bytes: &'a [u8], at: u32) -> Option<PlainRecord<'a>> {
+        const PUT: u64 = Kind::Put as u64;
+        // Behind the records comes the trailer, so there are as many bytes as that: the header, and what is behind it.
+        let head: &[u8; TRAILER] = bytes.get(at as usize..)?.first_chunk()?;
+        let lens = u64::from_le_bytes(*head.first_chunk()?);
+        let (header, value_len, suffix) = if lens & 0x8080_80ff == PUT {
+            (4, lens >> 24 & 0x7f, head[4..].first_chunk()?)
+        } else if lens & 0x80_0080_80ff == PUT {
+            // Values of 128 bytes to 16 KiB.
+            (5, lens >> 24 & 0x7f | lens >> 25 & 0x3f80, head[5..].first_chunk()?)
+        } else {
+            return None;
+        };
+        let (shared, suffix_len) = (lens >> 8 & 0x7f, lens >> 16 & 0x7f);
+        let value = u64::from(at) + header + suffix_len;
+        let next = value + value_len;
+        (next <= u64::from(self.column) && suffix_len > 0).then_some(PlainRecord {
+            shared: shared as usize,
+            suffix,
+            suffix_len: suffix_len as usize,
+            value: value as u32,
+            next: next as u32,
+        })
     }
 
     /// The block again, over the bytes that were parsed.

@@ -98,6 +98,12 @@ impl Opened {
     pub(crate) fn block(&self) -> Result<Block<'_>> {
         self.shape.over(&self.pin)
     }
+
+    /// What [`Opened::block`] is made of.
+    #[inline]
+    pub(crate) fn parts(&self) -> (&[u8], &BlockShape) {
+        (&self.pin, &self.shape)
+    }
 }
 
 /// The part, from the cache or else from the medium (once, however many ask at the same time).

@@ -282,11 +282,13 @@ impl Cursor {
         let key = self.entry.key();
         let (scan, done) = match self.seated.take() {
             Some(mut scan) => {
-                if led {
-                    scan.merge.take_back(&mut self.lead);
+                let taken = if led {
                     scan.merge.skipped.show(self.lead.steps());
-                }
-                let done = scan.step(forward, key);
+                    scan.merge.take_back(&mut self.lead)
+                } else {
+                    Ok(())
+                };
+                let done = taken.and_then(|()| scan.step(forward, key));
                 (scan, done)
             }
             None => {

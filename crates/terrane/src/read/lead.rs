@@ -11,6 +11,7 @@
 //! taken away meanwhile: the block is pinned here, and the key is all that another scan needs.
 
 use terrane_base::{Result, Seq};
+use terrane_cache::bring_near;
 use terrane_format::Kind;
 use terrane_format::block::{Below, BlockCursor};
 
@@ -38,7 +39,7 @@ pub(crate) struct Lead {
 impl Lead {
     /// One that is off.
     pub(crate) fn new() -> Self {
-        Lead { block: None, record: BlockCursor::new(), below: Below::default(), stop: 0, steps: PAYS }
+        Lead { block: None, record: BlockCursor::new(), below: Below::default(), stop: 0, steps: 0 }
     }
 
     #[inline]
@@ -46,8 +47,8 @@ impl Lead {
         self.block.is_some()
     }
 
-    /// Whether the last one was worth its while.
-    pub(crate) fn paid(&self) -> bool {
+    /// Whether it was worth its while.
+    pub(crate) fn has_paid(&self) -> bool {
         self.steps >= PAYS
     }
 
@@ -57,17 +58,17 @@ impl Lead {
     }
 
     /// Begins at `record`, a position in `block`, which the lender is without from now on; to go no further than before record
-    /// number `stop`.
+    /// number `stop`, and to show what `snapshot` sees. The block has nothing newer than `newest`.
     pub(crate) fn begin(
         &mut self,
         block: &mut Option<Opened>,
         record: &mut BlockCursor,
         stop: u32,
-        snapshot: Seq,
+        (snapshot, newest): (Seq, Seq),
     ) {
         std::mem::swap(&mut self.record, record);
         self.block = block.take();
-        self.below.begin(self.record.key(), snapshot);
+        self.below.begin(self.record.key(), snapshot, newest);
         (self.stop, self.steps) = (stop, 0);
         if let Some(b) = &self.block {
             let value = self.record.value_range();
@@ -77,9 +78,10 @@ impl Lead {
     }
 
     /// Ends; the lender gets its position back.
-    pub(crate) fn give_back(&mut self, block: &mut Option<Opened>, record: &mut BlockCursor) {
+    pub(crate) fn give_back(&mut self, block: &mut Option<Opened>, record: &mut BlockCursor) -> Result<()> {
         std::mem::swap(&mut self.record, record);
         *block = self.block.take();
+        block.as_ref().map_or(Ok(()), |opened| record.read_seq(opened.block()?))
     }
 
     /// Ends, if it is on; the lender is gone, or will seek.
@@ -95,7 +97,7 @@ impl Lead {
         self.block = None;
         self.record.rest(RESTING_BYTES);
         self.below.rest(RESTING_BYTES);
-        self.steps = PAYS;
+        self.steps = 0;
     }
 
     /// The key; only while it is on.
@@ -119,14 +121,17 @@ impl Lead {
     #[inline]
     pub(crate) fn step(&mut self) -> Result<bool> {
         let Some(opened) = &self.block else { return Ok(false) };
+        let (bytes, shape) = opened.parts();
         let before = self.record.value_range().end;
         if self.record.position() + 1 >= self.stop
-            || !self.record.next_below(opened.block()?, &mut self.below)?
+            || !self.record.next_below(bytes, shape, &mut self.below)?
         {
             return Ok(false);
         }
         let end = self.record.value_range().end;
-        opened.pin.prefetch(end + (RECORDS_AHEAD - 1) * (end - before));
+        if let Some(ahead) = bytes.get(end + (RECORDS_AHEAD - 1) * (end - before)) {
+            bring_near(ahead);
+        }
         self.steps = self.steps.saturating_add(1);
         Ok(true)
     }

@@ -140,21 +140,18 @@ impl Merge {
     pub(crate) fn lend(&mut self, lead: &mut Lead, upper: Option<&[u8]>) -> Result<()> {
         let forward = self.direction == Direction::Forward;
         let Some(at) = self.current.filter(|_| forward && !self.any_tombstones) else { return Ok(()) };
-        if !self.again && !lead.paid() {
-            return Ok(());
-        }
         let (newer, rest) = self.sources.split_at_mut(at);
         match rest.split_first_mut() {
-            Some((leader, older)) => leader.lend(lead, newer.iter().chain(older.iter()), upper),
-            None => Ok(()),
+            Some((leader, older)) if self.again || leader.has_led_far() => {
+                leader.lend(lead, newer.iter().chain(older.iter()), upper)
+            }
+            _ => Ok(()),
         }
     }
 
     /// Takes back what was lent, to go on from there.
-    pub(crate) fn take_back(&mut self, lead: &mut Lead) {
-        if let Some(at) = self.current {
-            self.sources[at].take_back(lead);
-        }
+    pub(crate) fn take_back(&mut self, lead: &mut Lead) -> Result<()> {
+        self.current.map_or(Ok(()), |at| self.sources[at].take_back(lead))
     }
 
     /// To the first shown key at or after `key`. `fetch` brings the blocks that memory does not hold, of all sources at once.

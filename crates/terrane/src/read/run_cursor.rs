@@ -56,6 +56,8 @@ pub(crate) struct RunCursor {
     trimmed: bool,
     /// The block behind `block` was brought near.
     expected: bool,
+    /// See [`RunCursor::has_led_far`].
+    led_far: bool,
     ahead: Ahead,
 }
 
@@ -83,6 +85,7 @@ impl RunCursor {
             record: BlockCursor::new(),
             trimmed: false,
             expected: false,
+            led_far: true,
             ahead: Ahead::NONE,
         }
     }
@@ -133,6 +136,7 @@ impl RunCursor {
         self.at = usize::MAX;
         (self.index, self.number, self.found) = (None, None, None);
         self.ahead = Ahead::NONE;
+        self.led_far = true;
     }
 
     /// No key at or above it belongs to the current part of an extent; `None` where all of the extent's do.
@@ -143,8 +147,8 @@ impl RunCursor {
 
     /// Lends the position, which must be valid: up to the end of the block or, if that is far, until it is near.
     pub(crate) fn lend(&mut self, lead: &mut Lead, snapshot: Seq) -> Result<()> {
-        let Some(b) = &self.block else { return Ok(()) };
-        let rows = b.block()?.rows();
+        let (Some(b), Some(part)) = (&self.block, self.run.refs().get(self.at)) else { return Ok(()) };
+        let (newest, rows) = (part.extent.meta.max_seq, b.block()?.rows());
         let (first, near) = (self.record.position() + 1, rows.saturating_sub(NEAR));
         if first >= rows {
             return Ok(());
@@ -153,7 +157,8 @@ impl RunCursor {
             self.expected = true;
             self.expect_next_block();
         }
-        lead.begin(&mut self.block, &mut self.record, if first < near { near } else { rows }, snapshot);
+        let stop = if first < near { near } else { rows };
+        lead.begin(&mut self.block, &mut self.record, stop, (snapshot, newest));
         Ok(())
     }
 
@@ -166,9 +171,16 @@ impl RunCursor {
         }
     }
 
+    /// Whether the last lead from here was worth its while. Where one run has the most of the keys, its leads are, and the others' are not.
+    #[inline]
+    pub(crate) fn has_led_far(&self) -> bool {
+        self.led_far
+    }
+
     /// Takes back what was lent.
-    pub(crate) fn take_back(&mut self, lead: &mut Lead) {
-        lead.give_back(&mut self.block, &mut self.record);
+    pub(crate) fn take_back(&mut self, lead: &mut Lead) -> Result<()> {
+        self.led_far = lead.has_paid();
+        lead.give_back(&mut self.block, &mut self.record)
     }
 
     /// To the first record at or after (`key`, `seq`).

@@ -153,6 +153,12 @@ impl Source {
         }
     }
 
+    /// Whether lending its position was worth its while the last time.
+    #[inline]
+    pub(crate) fn has_led_far(&self) -> bool {
+        matches!(self, Source::Run(s) if s.cursor.has_led_far())
+    }
+
     /// Lends its position to `lead`, if it is a run, up to the first key of `others`, the sources beside it, or `upper`,
     /// whichever is less.
     pub(crate) fn lend<'a>(
@@ -174,9 +180,10 @@ impl Source {
     }
 
     /// Takes back the position that it has lent.
-    pub(crate) fn take_back(&mut self, lead: &mut Lead) {
-        if let Source::Run(s) = self {
-            s.cursor.take_back(lead);
+    pub(crate) fn take_back(&mut self, lead: &mut Lead) -> Result<()> {
+        match self {
+            Source::Run(s) => s.cursor.take_back(lead),
+            Source::Mem(_) => Ok(()),
         }
     }
 

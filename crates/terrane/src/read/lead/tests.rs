@@ -25,15 +25,18 @@ fn walked(rows: &[Row], end: &str, stop: u32, snapshot: Seq) -> (Vec<String>, St
     let mut block = Some(opened);
     let mut lead = Lead::new();
     lead.set_end(Some(end.as_bytes()).filter(|e| !e.is_empty()));
-    lead.begin(&mut block, &mut record, stop, snapshot);
+    let newest = rows.iter().map(|r| r.1).max().unwrap_or(0);
+    lead.begin(&mut block, &mut record, stop, (snapshot, newest));
     assert!(block.is_none() && !record.valid() && lead.is_on());
     let mut seen = vec![text(lead.key())];
     while lead.step().unwrap() {
         assert_eq!((lead.value(), lead.kind()), (lead.key(), Kind::Put));
         seen.push(text(lead.key()));
     }
-    assert_eq!(lead.paid(), seen.len() > PAYS as usize);
-    lead.give_back(&mut block, &mut record);
+    assert_eq!(lead.has_paid(), seen.len() > PAYS as usize);
+    lead.give_back(&mut block, &mut record).unwrap();
+    let at = rows.iter().position(|r| r.0.as_bytes() == record.key());
+    assert_eq!(Some(record.seq()), at.map(|at| rows[at].1));
     assert!(block.is_some() && !lead.is_on());
     (seen, text(record.key()))
 }
@@ -89,7 +92,7 @@ fn a_lead_that_is_ended_holds_nothing() {
     record.seek_first(opened.block().unwrap()).unwrap();
     let mut lead = Lead::new();
     lead.set_end(Some(b"z"));
-    lead.begin(&mut Some(opened), &mut record, 2, MAX_SEQ);
+    lead.begin(&mut Some(opened), &mut record, 2, (MAX_SEQ, MAX_SEQ));
     lead.end();
     assert!(!lead.is_on() && !lead.step().unwrap());
     assert_eq!(lead.value(), b"");
