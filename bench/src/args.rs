@@ -41,10 +41,13 @@ pub(crate) struct RunArgs {
     /// the first workload. For workloads without scans or many keys at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) tables: u64,
-    /// Has each engine write out, merge and read all of a loaded database before each workload on it: what is timed then finds caches
-    /// full, whatever was written before
+    /// Has each engine write out, merge as far as it sees fit and read all of a loaded database before each workload on it: what is timed
+    /// then finds caches full, whatever was written before
     #[arg(long)]
     pub(crate) warm: bool,
+    /// Has each engine merge all of a loaded database into one level. For engines that can be asked to
+    #[arg(long)]
+    pub(crate) merged: bool,
     /// Operations of a workload, all threads together. Default: as many as records; a tenth of that for ones that
     /// touch many records each
     #[arg(long)]

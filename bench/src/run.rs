@@ -93,6 +93,9 @@ pub(crate) fn rows(
                 answer.settled_after,
                 answer.bytes_on_disk >> 20
             ));
+            if a.merged {
+                worker.order(&Order::Merge)?;
+            }
             // (With `--warm` it is before every one.)
             if settings.tables > 1 && !a.warm {
                 let warmed = worker.order(&Order::Warm)?;

@@ -56,7 +56,7 @@ pub(super) fn parts() -> Vec<Part> {
     parts
 }
 
-/// A run for so many seconds a row, with room in the cache for all there is.
+/// A run for so many seconds a row, with room in the cache for all there is, which is in one level of each table.
 fn rows(
     workload: &str,
     threads: &str,
@@ -68,7 +68,7 @@ fn rows(
     let engines = engines.join(",");
     let command = format!(
         "--workload {workload} --threads {threads} --engine {engines} --tables {tables} --records {records} \
-         --value-bytes {value_bytes} --cache-mib 2048 --ops 1000000000 --seconds 6 {more}"
+         --value-bytes {value_bytes} --cache-mib 2048 --merged --ops 1000000000 --seconds 6 {more}"
     );
     Part::Rows { command, claims }
 }
