@@ -239,7 +239,9 @@ impl BlockCursor {
                 _ => return false,
             }
         }
-        if !below.certainly_has(record.shared, record.suffix[0]) && !self.is_other_below(&record, below) {
+        if !below.certainly_has(record.shared, record.suffix[0])
+            && !self.is_other_below(shape, &record, below)
+        {
             return false;
         }
         if !self.key.replace_by_some(record.shared, record.suffix, record.suffix_len) {
@@ -252,13 +254,11 @@ impl BlockCursor {
     }
 
     /// Whether the record, which comes next, has another key, and that is `below`.
-    fn is_other_below(&self, record: &PlainRecord<'_>, below: &mut Below) -> bool {
-        let (own, suffix) =
-            (self.key.as_slice().get(record.shared..), record.suffix.get(..record.suffix_len));
-        match (own, suffix) {
-            (Some(own), Some(suffix)) => !is_same(own, suffix) && below.admits(record.shared, suffix),
-            _ => false,
-        }
+    fn is_other_below(&self, shape: &BlockShape, record: &PlainRecord<'_>, below: &mut Below) -> bool {
+        let Some(suffix) = record.suffix.get(..record.suffix_len) else { return false };
+        // What it shares is said exactly, so it has another key, but for a leaf's first record.
+        let may_repeat = record.shared == 0 && !shape.is_undivided();
+        !(may_repeat && is_same(self.key.as_slice(), suffix)) && below.admits(record.shared, suffix)
     }
 
     /// [`BlockCursor::next_below`], whatever the record is.

@@ -45,6 +45,8 @@ mod two_layer;
 mod verify;
 mod view;
 
+use std::cmp::Ordering;
+
 use terrane_base::{Error, Result};
 
 pub use below::Below;
@@ -141,6 +143,13 @@ impl BlockForm {
         }
         Ok(())
     }
+}
+
+/// The order of two keys, which is that of their bytes. For keys, which are short mostly: without a call.
+#[inline]
+pub fn order(a: &[u8], b: &[u8]) -> Ordering {
+    let common = common_prefix(a, b);
+    a.get(common).cmp(&b.get(common))
 }
 
 /// Length of the prefix that two keys have in common.

@@ -150,6 +150,7 @@ proptest! {
         for (x, y) in [(&a, &b), (&a, &both), (&both, &both)] {
             let want = x.iter().zip(y).take_while(|(x, y)| x == y).count();
             prop_assert_eq!(common_prefix(x, y), want);
+            prop_assert_eq!((super::order(x, y), super::order(y, x)), (x.cmp(y), y.cmp(x)));
         }
     }
 

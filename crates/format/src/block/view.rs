@@ -443,7 +443,7 @@ impl<'a> Block<'a> {
 
     /// Whether no leaf begins between the versions of a key.
     pub(super) fn is_undivided(&self) -> bool {
-        self.shape.undivided
+        self.shape.is_undivided()
     }
 }
 
@@ -451,6 +451,11 @@ impl BlockShape {
     /// Length of the prefix, common to all keys, that the directory leaves out.
     pub fn prefix(&self) -> usize {
         self.prefix as usize
+    }
+
+    /// Whether no leaf begins between the versions of a key.
+    pub(super) fn is_undivided(&self) -> bool {
+        self.undivided
     }
 
     /// The sequence of record number `position` of the block with these bytes, if there are so many.

@@ -15,6 +15,7 @@ use std::cmp::Ordering;
 use smallvec::SmallVec;
 use terrane_base::{Result, Seq};
 use terrane_cache::{Cache, Pin};
+use terrane_format::block::order as order_of;
 
 use crate::read::entry::Entry;
 use crate::read::lead::Lead;
@@ -350,8 +351,8 @@ impl Merge {
             let key = s.key();
             let order = match best {
                 None => Ordering::Less,
-                Some((_, b)) if self.direction == Direction::Forward => key.cmp(b),
-                Some((_, b)) => b.cmp(key),
+                Some((_, b)) if self.direction == Direction::Forward => order_of(key, b),
+                Some((_, b)) => order_of(b, key),
             };
             match order {
                 Ordering::Less => (best, ties) = (Some((i, key)), Ties::default()),

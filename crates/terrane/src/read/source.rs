@@ -9,6 +9,7 @@ use std::sync::Arc;
 use terrane_base::{Result, Seq};
 use terrane_cache::{Cache, Hold, Pin};
 use terrane_format::Kind;
+use terrane_format::block::order;
 use terrane_memindex::{Cursor as MemCursor, Record, Seeking as MemSeek};
 
 use crate::levels::Run;
@@ -170,9 +171,11 @@ impl Source {
         let Source::Run(s) = self else { return Ok(()) };
         let mut end = s.cursor.part_end();
         for key in others.filter(|o| o.valid()).map(Source::key).chain(upper) {
-            end = Some(end.map_or(key, |end| end.min(key)));
+            if end.is_none_or(|end| order(key, end).is_lt()) {
+                end = Some(key);
+            }
         }
-        if !s.valid() || end.is_some_and(|end| end <= s.key()) {
+        if !s.valid() || end.is_some_and(|end| order(end, s.key()).is_le()) {
             return Ok(());
         }
         lead.set_end(end);
