@@ -64,7 +64,7 @@ pub(super) fn steps(
 
 /// What is to be known of all that is counted.
 pub(in crate::repro) fn about() -> impl Iterator<Item = String> {
-    [caches::ABOUT.to_owned()].into_iter().chain(hardware::lacks())
+    [caches::ABOUT.to_owned()].into_iter().chain(hardware::lacks().map(str::to_owned))
 }
 
 /// Times gets of the engine that `command` names, and counts what they cost where valgrind can do that; for `figure`.

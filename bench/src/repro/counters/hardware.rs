@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 
 use crate::Failure;
 
@@ -19,15 +20,16 @@ pub(super) struct Counted {
     pub(super) missed: Option<f64>,
 }
 
-/// Why nothing can be counted, or nothing if something can.
-pub(super) fn lacks() -> Option<String> {
-    match perf(&["true"]).output() {
+/// Why nothing can be counted, or nothing if something can. Tried out once.
+pub(super) fn lacks() -> Option<&'static str> {
+    static LACKS: LazyLock<Option<String>> = LazyLock::new(|| match perf(&["true"]).output() {
         Err(e) => Some(format!("IPC needs hardware counters, and `perf` to read them: {e}")),
         Ok(said) => match counted(&String::from_utf8_lossy(&said.stderr)) {
             Some(_) => None,
             None => Some("IPC needs hardware counters, which this machine lacks".to_owned()),
         },
-    }
+    });
+    LACKS.as_deref()
 }
 
 /// A process that is watched.

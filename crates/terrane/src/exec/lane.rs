@@ -5,6 +5,9 @@
 //! read-modify-write. Who may sleep has to be woken: that takes a fence, on the client's side for each call, however many keys that is for,
 //! and on the core's once for all answers of a turn.
 //!
+//! *The end.* A core that leaves sets `left` of each of its lanes (Release), when it has answered all it will, and then wakes the client. The
+//! client reads it (Acquire) only where it would wait or ask: who sees it sees all answers that there will ever be.
+//!
 //! *Back-pressure.* A lane has no more requests under way at a core than its rings hold, counting answers that were not taken. So a core
 //! always has room for an answer, and never waits for a client.
 
