@@ -1,12 +1,13 @@
 //! Picking: which piece of the tree to merge next. A pure function of the version; it can be replayed.
 //!
-//! Six things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done in a rest (see
+//! Several things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done in a rest (see
 //! `db::background`):
 //! * *L0 runs* slow every read; four are the limit. They are merged together into L1, piece by piece along a cursor through
 //!   the key space, so that L0 shrinks from the front while flushes add to it. Each piece rewrites what is in L1, however
 //!   many runs go with it, so a pass waits for as many as there may be, and goes no further ahead than it takes for
 //!   the runs to leave one by one as others come. One that meets little of L1 (clustered keys, a small L1) goes at once, and so does
-//!   all of L0 once reads have paid for that ([`crate::db::spent`]).
+//!   all of L0 once reads have paid for that ([`crate::db::spent`]). Where all of L0 is little beside what it meets, as after flushes long
+//!   before a memtable was full, its runs become one in L0 instead: that rewrites less, and leaves reads one run to look into.
 //! * *A level above its target size*: the coldest stretch that meets least below leaves. The further above, the more
 //!   urgent, without bound: an L1 that grows makes every merge of L0 dearer, so it must not starve behind them.
 //! * *Deletions*: a stretch whose records are mostly tombstones slows scans, unless it lies over many more records than
@@ -26,6 +27,7 @@
 //! would cost more writing than it saves.
 
 mod heat;
+mod l0;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +40,10 @@ use crate::compact::dead::Dead;
 use crate::levels::{ExtentRef, Run, Version};
 use crate::options::Options;
 use heat::{hot_from, pick_heat};
+pub(crate) use l0::l0_is_due;
+#[cfg(test)]
+pub(crate) use l0::pass_is_due;
+use l0::{l0_piece, next_of_pass, pick_l0};
 
 /// Most L0 runs a subtable may have.
 pub(crate) const MAX_L0_RUNS: usize = 4;
@@ -56,8 +62,6 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) const SCATTERED: u64 = 4;
 /// How much heat weighs against overlap when choosing who leaves a level.
 const HEAT_WEIGHT: f64 = 4.0;
-/// Urgency of an L0 that is due.
-const L0_URGENCY: f64 = 3.0;
 /// Urgency of a level that is twice its target, less 1. With a fifth more than its target it is as urgent as L0: from there
 /// on the two take turns piece by piece, so that L0 shrinks evenly and what it gives to L1 is passed on.
 const SIZE_WEIGHT: f64 = 10.0;
@@ -80,6 +84,8 @@ pub(crate) struct Cursors {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     L0,
+    /// Runs of L0 become one there.
+    Join,
     Size,
     Deletes,
     Space,
@@ -87,7 +93,7 @@ pub(crate) enum Reason {
     Heat,
 }
 
-/// A piece to merge: `range` of level `from` (0: all L0 runs) and of level `to`, which may be the one above.
+/// A piece to merge: `range` of level `from` (0: all L0 runs) and of level `to`, which may be the one above, or the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Pick {
     pub(crate) from: u8,
@@ -247,111 +253,6 @@ fn overlapping<'a>(refs: &'a [Arc<ExtentRef>], lo: &[u8], hi: Option<&[u8]>) -> 
     let from = refs.partition_point(|r| *r.hi <= *lo);
     let to = hi.map_or(refs.len(), |hi| refs.partition_point(|r| *r.lo < *hi));
     &refs[from..to.max(from)]
-}
-
-fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
-    let runs = &p.version.l0;
-    if runs.is_empty() || p.busy.level_is_busy(0) {
-        return None;
-    }
-    let urgency = match runs.len() {
-        _ if p.paid && !l0_is_due(p.version) => 1.0,
-        1 => {
-            let spans: Vec<_> = runs.iter().filter_map(|r| span(r)).collect();
-            let lo = spans.iter().map(|s| s.0).min()?;
-            let hi = spans.iter().map(|s| s.1).max()?;
-            let meets = bytes(overlapping(level(p.version, 1), lo, Some(hi)));
-            let own: u64 = runs.iter().map(|r| r.bytes()).sum();
-            // Straight down if that rewrites little more than itself.
-            if meets * 3 <= own * 4 { 1.0 } else { 0.0 }
-        }
-        // It does not grow with what is left of them: else L0 would be neglected when a pass nears its end, just before it makes
-        // room.
-        _ if l0_is_due(p.version) => L0_URGENCY,
-        _ => 0.0,
-    };
-    if urgency < 1.0 {
-        return None;
-    }
-    next_of_pass(p, urgency)
-}
-
-/// Whether the pass of L0 through L1 is to go on.
-pub(crate) fn l0_is_due(version: &Version) -> bool {
-    // A run that has nothing but range tombstones is there until a pass has gone round.
-    let share = |r: &Arc<Run>| match r.birth_bytes() {
-        0 => 1.0,
-        birth => r.bytes() as f64 / birth as f64,
-    };
-    pass_is_due(version.l0.iter().map(share))
-}
-
-/// Whether a pass is to go on, by the share that is left of each run. Runs leave one by one as others come if there is a quarter
-/// of a pass for each that comes: then the newest has three quarters left, the one before it two, and so on. With all places
-/// taken it goes on in any case.
-pub(crate) fn pass_is_due(left: impl Iterator<Item = f64>) -> bool {
-    let mut left: Vec<f64> = left.collect();
-    left.sort_by(|a, b| b.total_cmp(a));
-    let most = |came_since: usize| 1.0 - (came_since + 1) as f64 / MAX_L0_RUNS as f64;
-    left.len() >= MAX_L0_RUNS
-        || left.len() >= 2 && left.iter().enumerate().any(|(came_since, left)| *left > most(came_since))
-}
-
-/// The next piece of the pass of L0 through L1.
-fn next_of_pass(p: &Picture<'_>, urgency: f64) -> Option<Pick> {
-    let start = p.cursors.l0.clone().unwrap_or_default();
-    let range = open_l0_piece(p, &start).or_else(|| open_l0_piece(p, &[]))?;
-    if p.busy.level_is_busy(0) || !p.is_free(0, 1, &range.lo, range.hi.as_deref()) {
-        return None;
-    }
-    Some(Pick { from: 0, to: 1, range, reason: Reason::L0, urgency })
-}
-
-/// As [`l0_piece`], and nothing of it is barred.
-fn open_l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
-    let mut range = l0_piece(p, start)?;
-    while let Some(barred) = p.busy.barred(0, &range).or_else(|| p.busy.barred(1, &range)) {
-        let in_front = KeyRange { lo: range.lo.clone(), hi: Some(barred.lo.clone()) };
-        let is_there =
-            |run: &Arc<Run>| !overlapping(run.refs(), &in_front.lo, in_front.hi.as_deref()).is_empty();
-        if range.lo < barred.lo && p.version.l0.iter().any(is_there) {
-            range = in_front;
-        } else {
-            range = l0_piece(p, barred.hi.as_ref()?)?;
-        }
-    }
-    Some(range)
-}
-
-/// The piece of L0 and L1 that begins at `start` and holds about `piece_bytes`. It ends where an extent of L1 begins if
-/// one does within reach, so that L1 is not trimmed.
-fn l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
-    let l1 = overlapping(level(p.version, 1), start, None);
-    let l0: Vec<&[Arc<ExtentRef>]> =
-        p.version.l0.iter().map(|r| overlapping(r.refs(), start, None)).collect();
-    let mut starts: Vec<(&Arc<ExtentRef>, bool)> =
-        l1.iter().map(|r| (r, true)).chain(l0.iter().flat_map(|r| r.iter()).map(|r| (r, false))).collect();
-    starts.sort_by(|a, b| a.0.lo.cmp(&b.0.lo));
-    if l0.iter().all(|r| r.is_empty()) {
-        return None;
-    }
-    let mut gathered = 0;
-    let mut met_l0 = false;
-    for (r, is_l1) in starts {
-        if met_l0 && *r.lo > *start {
-            let due = gathered >= p.piece_bytes;
-            let overdue = gathered >= p.piece_bytes * 2;
-            if (due && is_l1) || overdue {
-                return Some(KeyRange { lo: start.to_vec(), hi: Some(r.lo.to_vec()) });
-            }
-        }
-        met_l0 |= !is_l1;
-        // L1 extents in front of the first L0 extent meet nothing and are not touched: they cost nothing.
-        if met_l0 {
-            gathered += r.bytes();
-        }
-    }
-    Some(KeyRange { lo: start.to_vec(), hi: None })
 }
 
 fn span(run: &Run) -> Option<(&[u8], &[u8])> {

@@ -202,13 +202,15 @@ impl Engine {
                 edit.added.push((pick.to, 0, inputs::measure(&self.cache, part.clone())?));
             }
         }
+        // What is merged within L0 is as new as the newest of it.
+        let target = inputs.iter().filter(|i| i.level == pick.to).map(|i| i.run).max().unwrap_or(0);
         let written: Vec<Arc<Extent>> = out
             .written
             .iter()
             .flat_map(|w| w.extents().iter().map(|meta| self.open_extent(table, meta, w.homes())))
             .collect::<Result<_>>()?;
         inherit_heat(inputs, &written);
-        edit.added.extend(written.into_iter().map(|extent| (pick.to, 0, ExtentRef::whole(extent))));
+        edit.added.extend(written.into_iter().map(|extent| (pick.to, target, ExtentRef::whole(extent))));
         let applied = version.apply(&edit)?;
         let progress = progress_of_pass(&version, &applied.version, inputs);
         let sunk = match pick.from {

@@ -68,7 +68,7 @@ mod tests {
 
     const RECORDS: u32 = 60_000;
     /// Records that are read.
-    const HOT: u32 = 1400;
+    const HOT: u32 = 1200;
     /// Where they begin, in turn.
     const FIRSTS: [u32; 5] = [6000, 40_000, 22_000, 52_000, 6000];
     /// What may lie below of them: an extent that is small has less heat.

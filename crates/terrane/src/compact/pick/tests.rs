@@ -3,6 +3,7 @@ use std::sync::atomic::Ordering;
 use terrane_format::extent::ExtentMeta;
 use terrane_format::manifest::PartSize;
 
+use super::l0::L0_URGENCY;
 use super::*;
 use crate::compact::plan::{MoveRules, Stretch, stretches};
 use crate::levels::testkit::{extent, meta};
@@ -202,6 +203,35 @@ fn a_pass_goes_on_until_runs_leave_one_by_one() {
     assert!(due(&[1.0, 1.0]) && due(&[1.0, 0.5]) && due(&[0.75, 0.6]));
     assert!(!due(&[0.75, 0.5]) && !due(&[0.5, 0.25, 0.75]));
     assert!(due(&[0.0; 4]) && due(&[0.1, 0.2, 0.3, 0.4, 0.5]), "no place is left");
+}
+
+#[test]
+fn runs_of_an_l0_that_is_little_become_one() {
+    let idle = BusyRanges::default();
+    let below: Vec<_> =
+        (0..90).map(|i| (1, 0, part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000))).collect();
+    let with_runs = |sizes: &[u32]| {
+        let run = |(id, shown): (u64, &u32)| (0, id, part(100 + id, "a03", "a74", *shown));
+        version(below.iter().cloned().chain((1..).zip(sizes).map(run)))
+    };
+    let look = |v: &Version, busy: &BusyRanges, memtable_bytes| {
+        with(v, busy, |p| pick_l0(&Picture { memtable_bytes, ..*p }))
+    };
+    let picked = |sizes: &[u32], memtable_bytes| look(&with_runs(sizes), &idle, memtable_bytes);
+    let joined = picked(&[900, 800], 6800).unwrap();
+    assert_eq!((joined.reason, joined.from, joined.to, joined.urgency), (Reason::Join, 0, 0, 1.0));
+    assert_eq!(joined.range, KeyRange { lo: b"a03".to_vec(), hi: Some(b"a74".to_vec()) });
+    assert!(picked(&[900], 6800).is_none(), "there is one");
+    assert!(picked(&[900, 200, 200], 6800).is_none(), "what came since is not half as much");
+    let full = picked(&[900, 200, 100, 100], 6800).unwrap();
+    assert_eq!((full.reason, full.urgency), (Reason::Join, L0_URGENCY));
+    // As much as a memtable may be, or as much as there is below: a pass.
+    assert_eq!(picked(&[900, 800], 6796).unwrap().reason, Reason::L0);
+    assert_eq!(picked(&[900; 5], 40_000).unwrap().reason, Reason::L0);
+
+    let mut busy = BusyRanges::default();
+    busy.enter(Claim::of_extents(0..=0, &[meta(1, "a10", "a11")]));
+    assert!(look(&with_runs(&[900, 800]), &busy, 6800).is_none(), "somebody works there");
 }
 
 #[test]

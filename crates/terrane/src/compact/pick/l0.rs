@@ -1,0 +1,137 @@
+//! What becomes of L0's runs: they become one there as long as they are little, and else go down into L1 together, piece by piece along a
+//! cursor (*the pass*).
+
+use std::sync::Arc;
+
+use super::{MAX_L0_RUNS, Pick, Picture, Reason, bytes, level, overlapping, span};
+use crate::compact::busy::KeyRange;
+use crate::levels::{ExtentRef, Run, Version};
+
+/// Urgency of an L0 that is due.
+pub(super) const L0_URGENCY: f64 = 3.0;
+/// All of L0 is little if it is one part in so many of what memtables may hold, ...
+const LITTLE: u64 = 4;
+/// ... and meets so many times as much in L1.
+const MEETS: u64 = 16;
+
+pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
+    let runs = &p.version.l0;
+    if runs.is_empty() || p.busy.level_is_busy(0) {
+        return None;
+    }
+    let spans: Vec<_> = runs.iter().filter_map(|r| span(r)).collect();
+    let lo = spans.iter().map(|s| s.0).min()?;
+    let hi = spans.iter().map(|s| s.1).max()?;
+    let meets = bytes(overlapping(level(p.version, 1), lo, Some(hi)));
+    let own: u64 = runs.iter().map(|r| r.bytes()).sum();
+    let range = KeyRange { lo: lo.to_vec(), hi: Some(hi.to_vec()) };
+    let is_little = own <= p.memtable_bytes / LITTLE && own.saturating_mul(MEETS) <= meets;
+    if is_little && runs.len() > 1 && !p.paid && p.busy.barred(0, &range).is_none() {
+        return join(p, range);
+    }
+    let urgency = match runs.len() {
+        _ if p.paid && !l0_is_due(p.version) => 1.0,
+        // Straight down if that rewrites little more than itself.
+        1 if meets * 3 <= own * 4 => 1.0,
+        1 => 0.0,
+        // It does not grow with what is left of them: else L0 would be neglected when a pass nears its end, just before it makes
+        // room.
+        _ if l0_is_due(p.version) => L0_URGENCY,
+        _ => 0.0,
+    };
+    if urgency < 1.0 {
+        return None;
+    }
+    next_of_pass(p, urgency)
+}
+
+/// All of L0, which is `range`, to become one run there: once what has come since the largest run came is half as much, or all places are
+/// taken. So each byte is rewritten a few times.
+fn join(p: &Picture<'_>, range: KeyRange) -> Option<Pick> {
+    let sizes = || p.version.l0.iter().map(|r| r.bytes());
+    let is_full = p.version.l0.len() >= MAX_L0_RUNS;
+    let is_worth_it = sizes().sum::<u64>() * 2 >= sizes().max()? * 3;
+    if !is_full && !is_worth_it || !p.is_free(0, 0, &range.lo, range.hi.as_deref()) {
+        return None;
+    }
+    let urgency = if is_full { L0_URGENCY } else { 1.0 };
+    Some(Pick { from: 0, to: 0, range, reason: Reason::Join, urgency })
+}
+
+/// Whether the pass of L0 through L1 is to go on.
+pub(crate) fn l0_is_due(version: &Version) -> bool {
+    // A run that has nothing but range tombstones is there until a pass has gone round.
+    let share = |r: &Arc<Run>| match r.birth_bytes() {
+        0 => 1.0,
+        birth => r.bytes() as f64 / birth as f64,
+    };
+    pass_is_due(version.l0.iter().map(share))
+}
+
+/// Whether a pass is to go on, by the share that is left of each run. Runs leave one by one as others come if there is a quarter
+/// of a pass for each that comes: then the newest has three quarters left, the one before it two, and so on. With all places
+/// taken it goes on in any case.
+pub(crate) fn pass_is_due(left: impl Iterator<Item = f64>) -> bool {
+    let mut left: Vec<f64> = left.collect();
+    left.sort_by(|a, b| b.total_cmp(a));
+    let most = |came_since: usize| 1.0 - (came_since + 1) as f64 / MAX_L0_RUNS as f64;
+    left.len() >= MAX_L0_RUNS
+        || left.len() >= 2 && left.iter().enumerate().any(|(came_since, left)| *left > most(came_since))
+}
+
+/// The next piece of the pass of L0 through L1.
+pub(super) fn next_of_pass(p: &Picture<'_>, urgency: f64) -> Option<Pick> {
+    let start = p.cursors.l0.clone().unwrap_or_default();
+    let range = open_l0_piece(p, &start).or_else(|| open_l0_piece(p, &[]))?;
+    if p.busy.level_is_busy(0) || !p.is_free(0, 1, &range.lo, range.hi.as_deref()) {
+        return None;
+    }
+    Some(Pick { from: 0, to: 1, range, reason: Reason::L0, urgency })
+}
+
+/// As [`l0_piece`], and nothing of it is barred.
+fn open_l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
+    let mut range = l0_piece(p, start)?;
+    while let Some(barred) = p.busy.barred(0, &range).or_else(|| p.busy.barred(1, &range)) {
+        let in_front = KeyRange { lo: range.lo.clone(), hi: Some(barred.lo.clone()) };
+        let is_there =
+            |run: &Arc<Run>| !overlapping(run.refs(), &in_front.lo, in_front.hi.as_deref()).is_empty();
+        if range.lo < barred.lo && p.version.l0.iter().any(is_there) {
+            range = in_front;
+        } else {
+            range = l0_piece(p, barred.hi.as_ref()?)?;
+        }
+    }
+    Some(range)
+}
+
+/// The piece of L0 and L1 that begins at `start` and holds about `piece_bytes`. It ends where an extent of L1 begins if
+/// one does within reach, so that L1 is not trimmed.
+pub(super) fn l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
+    let l1 = overlapping(level(p.version, 1), start, None);
+    let l0: Vec<&[Arc<ExtentRef>]> =
+        p.version.l0.iter().map(|r| overlapping(r.refs(), start, None)).collect();
+    let mut starts: Vec<(&Arc<ExtentRef>, bool)> =
+        l1.iter().map(|r| (r, true)).chain(l0.iter().flat_map(|r| r.iter()).map(|r| (r, false))).collect();
+    starts.sort_by(|a, b| a.0.lo.cmp(&b.0.lo));
+    if l0.iter().all(|r| r.is_empty()) {
+        return None;
+    }
+    let mut gathered = 0;
+    let mut met_l0 = false;
+    for (r, is_l1) in starts {
+        if met_l0 && *r.lo > *start {
+            let due = gathered >= p.piece_bytes;
+            let overdue = gathered >= p.piece_bytes * 2;
+            if (due && is_l1) || overdue {
+                return Some(KeyRange { lo: start.to_vec(), hi: Some(r.lo.to_vec()) });
+            }
+        }
+        met_l0 |= !is_l1;
+        // L1 extents in front of the first L0 extent meet nothing and are not touched: they cost nothing.
+        if met_l0 {
+            gathered += r.bytes();
+        }
+    }
+    Some(KeyRange { lo: start.to_vec(), hi: None })
+}
