@@ -274,8 +274,7 @@ impl BlockCursor {
         let (shared, suffix) = (record.shared as usize, block.slice(record.suffix, record.value));
         let Some(own) = self.key.as_slice().get(shared..) else { return Err(shares_too_much(record)) };
         self.valid = true;
-        let newer = !below.shows_all() && seq > below.seq();
-        if newer || kind.is_delete() || is_same(own, suffix) || !below.admits(shared, suffix) {
+        if seq > below.seq() || kind.is_delete() || is_same(own, suffix) || !below.admits(shared, suffix) {
             return Ok(false);
         }
         if !self.trail.is_empty() {

@@ -28,8 +28,9 @@ impl Engine {
     pub(crate) fn rates(&self, table: &Table) -> [Option<f64>; 2] {
         let state = table.state();
         let version = &state.version;
-        let due = pick::l0_is_due(version);
-        let debt = pick::debt(version, self.options.memtable_bytes as u64);
+        let memtable_bytes = self.options.memtable_bytes as u64;
+        let due = pick::l0_is_due(version, memtable_bytes);
+        let debt = pick::debt(version, memtable_bytes);
         let (passes, sinking) = {
             let (mut passes, mut sinking) = (table.passes.lock(), table.sinking.lock());
             if !due {

@@ -19,24 +19,22 @@ pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
     if runs.is_empty() || p.busy.level_is_busy(0) {
         return None;
     }
-    let spans: Vec<_> = runs.iter().filter_map(|r| span(r)).collect();
-    let lo = spans.iter().map(|s| s.0).min()?;
-    let hi = spans.iter().map(|s| s.1).max()?;
-    let meets = bytes(overlapping(level(p.version, 1), lo, Some(hi)));
-    let own: u64 = runs.iter().map(|r| r.bytes()).sum();
-    let range = KeyRange { lo: lo.to_vec(), hi: Some(hi.to_vec()) };
-    let is_little = own <= p.memtable_bytes / LITTLE && own.saturating_mul(MEETS) <= meets;
-    if is_little && runs.len() > 1 && !p.paid && p.busy.barred(0, &range).is_none() {
-        return join(p, range);
+    let all = All::of(p.version)?;
+    if runs.len() > 1 && !p.paid && all.is_little(p.memtable_bytes) {
+        let range = all.range();
+        if p.busy.barred(0, &range).is_none() {
+            return join(p, range);
+        }
     }
+    let is_due = l0_is_due(p.version, p.memtable_bytes);
     let urgency = match runs.len() {
-        _ if p.paid && !l0_is_due(p.version) => 1.0,
+        _ if p.paid && !is_due => 1.0,
         // Straight down if that rewrites little more than itself.
-        1 if meets * 3 <= own * 4 => 1.0,
+        1 if all.meets * 3 <= all.own * 4 => 1.0,
         1 => 0.0,
         // It does not grow with what is left of them: else L0 would be neglected when a pass nears its end, just before it makes
         // room.
-        _ if l0_is_due(p.version) => L0_URGENCY,
+        _ if is_due => L0_URGENCY,
         _ => 0.0,
     };
     if urgency < 1.0 {
@@ -58,8 +56,37 @@ fn join(p: &Picture<'_>, range: KeyRange) -> Option<Pick> {
     Some(Pick { from: 0, to: 0, range, reason: Reason::Join, urgency })
 }
 
-/// Whether the pass of L0 through L1 is to go on.
-pub(crate) fn l0_is_due(version: &Version) -> bool {
+/// All of L0, from key to key, and what it meets in L1.
+struct All<'a> {
+    lo: &'a [u8],
+    hi: &'a [u8],
+    own: u64,
+    meets: u64,
+}
+
+impl<'a> All<'a> {
+    fn of(version: &'a Version) -> Option<Self> {
+        let spans = || version.l0.iter().filter_map(|r| span(r));
+        let (lo, hi) = (spans().map(|s| s.0).min()?, spans().map(|s| s.1).max()?);
+        let own = version.l0.iter().map(|r| r.bytes()).sum();
+        Some(All { lo, hi, own, meets: bytes(overlapping(level(version, 1), lo, Some(hi))) })
+    }
+
+    fn range(&self) -> KeyRange {
+        KeyRange { lo: self.lo.to_vec(), hi: Some(self.hi.to_vec()) }
+    }
+
+    fn is_little(&self, memtable_bytes: u64) -> bool {
+        self.own <= memtable_bytes / LITTLE && self.own.saturating_mul(MEETS) <= self.meets
+    }
+}
+
+/// Whether L0 waits for merges: for its pass through L1 to go on or, as long as it is little beside L1 and what memtables may hold, for a
+/// place.
+pub(crate) fn l0_is_due(version: &Version, memtable_bytes: u64) -> bool {
+    if All::of(version).is_some_and(|all| all.is_little(memtable_bytes)) {
+        return version.l0.len() >= MAX_L0_RUNS;
+    }
     // A run that has nothing but range tombstones is there until a pass has gone round.
     let share = |r: &Arc<Run>| match r.birth_bytes() {
         0 => 1.0,

@@ -223,6 +223,9 @@ fn runs_of_an_l0_that_is_little_become_one() {
     assert_eq!(joined.range, KeyRange { lo: b"a03".to_vec(), hi: Some(b"a74".to_vec()) });
     assert!(picked(&[900], 6800).is_none(), "there is one");
     assert!(picked(&[900, 200, 200], 6800).is_none(), "what came since is not half as much");
+    // Nor do writers wait for what nobody does.
+    let due = |sizes: &[u32]| l0_is_due(&with_runs(sizes), 6800);
+    assert!(!due(&[900, 200, 200]) && due(&[900, 200, 100, 100]) && due(&[1000, 1000]));
     let full = picked(&[900, 200, 100, 100], 6800).unwrap();
     assert_eq!((full.reason, full.urgency), (Reason::Join, L0_URGENCY));
     // As much as a memtable may be, or as much as there is below: a pass.
