@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crossbeam_utils::CachePadded;
 
 /// Stripes of a [`Counter`]; threads are dealt over them in the order of their first use.
-const STRIPES: usize = 16;
+/// How many stripes there are.
+pub const STRIPES: usize = 16;
 
 static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
 

@@ -22,7 +22,7 @@ use crate::db::homes::Estates;
 use crate::db::journal::Journal;
 use crate::db::pacing::Pacer;
 use crate::db::request::{GroupEntry, Request};
-use crate::db::snapshot::{Snapshot, Snapshots};
+use crate::db::snapshot::{Registered, Snapshot, Snapshots};
 use crate::db::stats::Counters;
 use crate::db::table::{Super, Table};
 use crate::levels::{Heirs, Ids, ManifestStore, Poison, Reclaimer, Space};
@@ -219,7 +219,7 @@ impl Engine {
             return Err(gone(at));
         }
         // Others have deleted ranges meanwhile: once more, at a sequence that is registered before the state is loaded.
-        let snapshot = self.snapshots.register(|| self.visible());
+        let snapshot = Registered::new(&*self.snapshots, |_| self.visible());
         self.get_in(&table.state(), table, key, snapshot.seq, &mut f)?.ok_or_else(|| gone(snapshot.seq))
     }
 

@@ -56,23 +56,13 @@ pub(crate) struct Snapshots {
     shards: [CachePadded<Mutex<Shard>>; SHARDS],
 }
 
+impl AsRef<Snapshots> for Snapshots {
+    fn as_ref(&self) -> &Snapshots {
+        self
+    }
+}
+
 impl Snapshots {
-    /// Registers the sequence that `published` returns at this moment.
-    pub(crate) fn register(self: &Arc<Self>, published: impl FnOnce() -> Seq) -> SnapshotGuard {
-        let shard = stripe() % SHARDS;
-        let mut registered = self.shards[shard].lock();
-        let seq = published();
-        registered.add(seq);
-        drop(registered);
-        SnapshotGuard { all: self.clone(), shard, seq }
-    }
-
-    /// Registers `seq` once more; it must be registered already (so that nothing it needs can have been dropped).
-    fn again(self: &Arc<Self>, shard: usize, seq: Seq) -> SnapshotGuard {
-        self.shards[shard].lock().add(seq);
-        SnapshotGuard { all: self.clone(), shard, seq }
-    }
-
     /// The sequences that a merge must respect, ascending, `published` (read by the caller before this call) included.
     pub(crate) fn collect(&self, published: Seq) -> Vec<Seq> {
         let mut all = vec![published];
@@ -99,23 +89,46 @@ impl Snapshots {
     }
 }
 
-/// Keeps one sequence registered.
+/// Keeps one sequence registered among those of `A`: for a short time a reference, else what keeps them in memory.
 #[derive(Debug)]
-pub(crate) struct SnapshotGuard {
-    all: Arc<Snapshots>,
+pub(crate) struct Registered<A: AsRef<Snapshots>> {
+    pub(crate) among: A,
     shard: usize,
     pub(crate) seq: Seq,
 }
 
-impl Clone for SnapshotGuard {
-    fn clone(&self) -> Self {
-        self.all.again(self.shard, self.seq)
+/// One that needs nothing else to last.
+pub(crate) type SnapshotGuard = Registered<Arc<Snapshots>>;
+
+impl<A: AsRef<Snapshots>> Registered<A> {
+    /// Registers the sequence that `published` returns at this moment.
+    pub(crate) fn new(among: A, published: impl FnOnce(&A) -> Seq) -> Self {
+        let shard = stripe() % SHARDS;
+        let mut registered = among.as_ref().shards[shard].lock();
+        let seq = published(&among);
+        registered.add(seq);
+        drop(registered);
+        Registered { among, shard, seq }
+    }
+
+    /// Registers the sequence once more, `among` the same snapshots: in the same shard, for whoever collects might have passed
+    /// another one already.
+    pub(crate) fn again<B: AsRef<Snapshots>>(&self, among: B) -> Registered<B> {
+        debug_assert!(std::ptr::eq(among.as_ref(), self.among.as_ref()));
+        among.as_ref().shards[self.shard].lock().add(self.seq);
+        Registered { among, shard: self.shard, seq: self.seq }
     }
 }
 
-impl Drop for SnapshotGuard {
+impl<A: AsRef<Snapshots> + Clone> Clone for Registered<A> {
+    fn clone(&self) -> Self {
+        self.again(self.among.clone())
+    }
+}
+
+impl<A: AsRef<Snapshots>> Drop for Registered<A> {
     fn drop(&mut self) {
-        self.all.shards[self.shard].lock().remove(self.seq);
+        self.among.as_ref().shards[self.shard].lock().remove(self.seq);
     }
 }
 
@@ -141,16 +154,16 @@ mod tests {
     #[test]
     fn a_sequence_counts_until_its_last_holder_is_gone() {
         let s = Arc::new(Snapshots::default());
-        let a = s.register(|| 5);
-        let b = a.clone();
-        let c = s.register(|| 9);
+        let a = Registered::new(s.clone(), |_| 5);
+        let b = a.again(&*s);
+        let c = Registered::new(&*s, |_| 9);
         drop(a);
         assert_eq!(s.collect(20), vec![5, 9, 20]);
         assert_eq!(s.summary(), (2, Some(5)));
         drop(b);
         assert_eq!(s.collect(20), vec![9, 20]);
         // An old one that is shared again, while there are newer ones.
-        let d = s.register(|| 4);
+        let d = Registered::new(&*s, |_| 4);
         assert_eq!(s.collect(20), vec![4, 9, 20]);
         drop((c, d));
         assert_eq!(s.summary(), (0, None));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use terrane_base::{Result, Seq};
 
 use crate::batch::WriteBatch;
+use crate::db::anchor::{Anchor, Anchors};
 use crate::db::engine::Engine;
 use crate::db::request::Form;
 use crate::db::snapshot::Snapshot;
@@ -24,11 +25,17 @@ use crate::read::resume::Lookup;
 pub struct Subtable {
     engine: Arc<Engine>,
     table: Arc<Table>,
+    anchors: Arc<Anchors>,
 }
 
 impl Subtable {
     pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>) -> Self {
-        Subtable { engine, table }
+        Subtable { engine, table, anchors: Arc::default() }
+    }
+
+    /// What keeps both for a reader.
+    pub(crate) fn anchor(&self) -> Anchor {
+        self.anchors.own(&self.engine, &self.table)
     }
 
     pub(crate) fn table(&self) -> &Arc<Table> {
@@ -158,7 +165,7 @@ impl Subtable {
     /// # Errors
     /// [`crate::ErrorKind::SubtableDropped`], or [`crate::ErrorKind::InvalidArgument`] for another database's snapshot.
     pub fn cursor(&self, options: ReadOptions) -> Result<Cursor> {
-        Cursor::new(self.engine.clone(), self.table.clone(), options)
+        Cursor::new(self.anchor(), options)
     }
 
     /// The keys and values that `options` allow, in order, from both ends.

@@ -13,8 +13,8 @@ use terrane_base::{Error, ErrorKind, Result, Seq};
 use terrane_format::Kind;
 
 use crate::compact::pick::Met;
-use crate::db::engine::Engine;
-use crate::db::snapshot::{Snapshot, SnapshotGuard};
+use crate::db::anchor::{Anchor, Both};
+use crate::db::snapshot::{Registered, Snapshot};
 use crate::db::table::Table;
 use crate::levels::Run;
 use crate::read::entry::Entry;
@@ -80,8 +80,8 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 /// keys, as every snapshot does.
 #[derive(Debug)]
 pub struct Cursor {
-    engine: Arc<Engine>,
-    snapshot: SnapshotGuard,
+    /// What it shows, and of which engine and table.
+    snapshot: Registered<Anchor>,
     lower: Option<Vec<u8>>,
     upper: Option<Vec<u8>>,
     /// Runs of a transaction, the newest first, that hide what the subtable has.
@@ -97,51 +97,42 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, options: ReadOptions) -> Result<Self> {
-        Cursor::over(engine, table, options, Vec::new())
+    pub(crate) fn new(anchor: Anchor, options: ReadOptions) -> Result<Self> {
+        Cursor::over(anchor, options, Vec::new())
     }
 
     /// One that shows the runs `own` of a transaction, the newest first, above the subtable.
-    pub(crate) fn over(
-        engine: Arc<Engine>,
-        table: Arc<Table>,
-        options: ReadOptions,
-        own: Vec<Arc<Run>>,
-    ) -> Result<Self> {
+    pub(crate) fn over(anchor: Anchor, options: ReadOptions, own: Vec<Arc<Run>>) -> Result<Self> {
         // Registered before any state is loaded: whatever retires versions after that respects this snapshot.
         let snapshot = match options.snapshot {
             Some(s) => {
-                engine.check_snapshot(&s)?;
-                s.guard
+                anchor.engine.check_snapshot(&s)?;
+                s.guard.again(anchor)
             }
-            None => engine.snapshots.register(|| engine.visible()),
+            None => Registered::new(anchor, |a| a.engine.visible()),
         };
-        let cursor = Cursor::seated(engine, table, snapshot, (options.lower, options.upper), own);
+        let cursor = Cursor::seated(snapshot, (options.lower, options.upper), own);
         // After the seat was taken: from here on the subtable keeps its state for us, dropped or not.
-        cursor.seated.table.check_alive()?;
+        cursor.table().check_alive()?;
         Ok(cursor)
     }
 
     fn seated(
-        engine: Arc<Engine>,
-        table: Arc<Table>,
-        snapshot: SnapshotGuard,
+        snapshot: Registered<Anchor>,
         (lower, upper): (Option<Vec<u8>>, Option<Vec<u8>>),
         own: Vec<Arc<Run>>,
     ) -> Self {
-        let (seated, Tools { entry, lead }) = Seated::new(table, own.is_empty());
-        Cursor { engine, snapshot, lower, upper, own, seated, entry, lead, inside: false }
+        let (seated, Tools { entry, lead }) = Seated::new(&snapshot.among.table, own.is_empty());
+        Cursor { snapshot, lower, upper, own, seated, entry, lead, inside: false }
     }
 
     /// Another one that shows the same, without a position.
     fn twin(&self) -> Self {
-        Cursor::seated(
-            self.engine.clone(),
-            self.seated.table.clone(),
-            self.snapshot.clone(),
-            (self.lower.clone(), self.upper.clone()),
-            self.own.clone(),
-        )
+        Cursor::seated(self.snapshot.clone(), (self.lower.clone(), self.upper.clone()), self.own.clone())
+    }
+
+    fn table(&self) -> &Arc<Table> {
+        &self.snapshot.among.table
     }
 
     /// The moment that it shows.
@@ -182,11 +173,10 @@ impl Cursor {
             (self.entry.kind, self.entry.value())
         };
         match kind {
-            Kind::ValueRef => self
-                .engine
-                .read_large(value)
-                .map(Cow::Owned)
-                .map_err(|e| e.with_subtable(&*self.seated.table.name)),
+            Kind::ValueRef => {
+                let large = self.snapshot.among.engine.read_large(value);
+                large.map(Cow::Owned).map_err(|e| e.with_subtable(&*self.table().name))
+            }
             _ => Ok(Cow::Borrowed(value)),
         }
     }
@@ -198,7 +188,7 @@ impl Cursor {
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         let mut scan = self.scan();
         let from = self.lower.as_deref().filter(|l| *l > key).unwrap_or(key);
-        let done = scan.seek(&self.engine, from);
+        let done = scan.seek(&self.snapshot.among.engine, from);
         self.settle(scan, done)
     }
 
@@ -222,7 +212,7 @@ impl Cursor {
     pub fn seek_to_first(&mut self) -> Result<()> {
         let mut scan = self.scan();
         let done = match &self.lower {
-            Some(l) => scan.seek(&self.engine, l),
+            Some(l) => scan.seek(&self.snapshot.among.engine, l),
             None => scan.merge.seek_first(),
         };
         self.settle(scan, done)
@@ -294,7 +284,7 @@ impl Cursor {
             None => {
                 self.lead.end();
                 let mut scan = self.build();
-                let done = scan.step_from(&self.engine, forward, key);
+                let done = scan.step_from(&self.snapshot.among.engine, forward, key);
                 (scan, done)
             }
         };
@@ -305,13 +295,13 @@ impl Cursor {
     fn scan(&mut self) -> Box<Scan> {
         self.lead.end();
         let left = self.seated.take();
-        left.and_then(|mut scan| scan.show(&self.seated.table, self.snapshot.seq).then_some(scan))
+        left.and_then(|mut scan| scan.show(self.table(), self.snapshot.seq).then_some(scan))
             .unwrap_or_else(|| self.build())
     }
 
     #[cold]
     fn build(&self) -> Box<Scan> {
-        Scan::new(&self.engine, &self.seated.table, self.snapshot.seq, &self.own)
+        Scan::new(&self.snapshot.among, self.snapshot.seq, &self.own)
     }
 
     /// Ends a call: remembers what the scan stands on, or lets the lead go on from there, and leaves the scan in the seat.
@@ -324,11 +314,12 @@ impl Cursor {
             let (lo, hi) = scan.merge.stepped_over();
             let in_memory = scan.merge.skipped.mostly_newest();
             scan.merge.skipped.begin();
-            self.engine.many_deletions(&self.seated.table, Met { lo, hi, seq: self.snapshot.seq }, in_memory);
+            let Registered { among, seq, .. } = &self.snapshot;
+            among.engine.many_deletions(&among.table, Met { lo, hi, seq: *seq }, in_memory);
         }
         scan.merge.skipped.show(1);
         if let Some(looks) = scan.count() {
-            self.engine.merged(&self.seated.table, looks);
+            self.snapshot.among.engine.merged(self.table(), looks);
         }
         let (lower, upper) = (self.lower.as_deref(), self.upper.as_deref());
         let key = scan.merge.key();
@@ -344,7 +335,7 @@ impl Cursor {
             // What the lead shows, it pins.
             self.entry.clear();
         }
-        self.seated.put(scan);
+        self.seated.put(scan, &self.snapshot.among.table);
         Ok(())
     }
 
@@ -353,7 +344,7 @@ impl Cursor {
         self.inside = false;
         self.entry.clear();
         self.lead.end();
-        Err(e.with_subtable(&*self.seated.table.name))
+        Err(e.with_subtable(&*self.table().name))
     }
 }
 
@@ -363,7 +354,8 @@ impl Drop for Cursor {
             entry: std::mem::replace(&mut self.entry, Entry::new()),
             lead: std::mem::replace(&mut self.lead, Lead::new()),
         };
-        self.seated.leave(tools, self.own.is_empty(), &self.engine.left);
+        let Both { engine, table } = &*self.snapshot.among;
+        self.seated.leave(table, tools, self.own.is_empty(), &engine.left);
     }
 }
 

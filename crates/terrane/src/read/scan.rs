@@ -26,6 +26,7 @@ use terrane_base::metrics::stripe;
 use terrane_base::seat::Seat;
 use terrane_base::{Kept, MAX_SEQ, Result, Seq};
 
+use crate::db::anchor::Both;
 use crate::db::engine::Engine;
 use crate::db::spent::{LOOKS_A_SEEK, TOLD_AT_ONCE};
 use crate::db::table::{Super, Table};
@@ -69,7 +70,7 @@ pub(crate) struct Scan {
 
 impl Scan {
     /// On the newest state, without a position; above it `own` runs of a transaction, the newest first.
-    pub(crate) fn new(engine: &Engine, table: &Table, seq: Seq, own: &[Arc<Run>]) -> Box<Self> {
+    pub(crate) fn new(Both { engine, table }: &Both, seq: Seq, own: &[Arc<Run>]) -> Box<Self> {
         let state = table.keep_state();
         let version = &state.value().version;
         let mut sources = Vec::with_capacity(SOURCES + own.len());
@@ -216,27 +217,26 @@ impl Readers {
     }
 }
 
-/// A cursor's seat: to be given up by [`Seated::leave`].
+/// A cursor's seat among the readers of a subtable, which whoever uses it has: to be given up by [`Seated::leave`].
 #[derive(Debug)]
 pub(crate) struct Seated {
-    pub(crate) table: Arc<Table>,
     reader: Arc<Reader>,
     shard: usize,
 }
 
 impl Seated {
     /// A seat among the readers of `table`, and tools; what is in a `shared` one shows what the subtable has and nothing else.
-    pub(crate) fn new(table: Arc<Table>, shared: bool) -> (Self, Tools) {
+    pub(crate) fn new(table: &Table, shared: bool) -> (Self, Tools) {
         let shard = stripe() % SHARDS;
         let mut readers = table.readers.shards[shard].lock();
         let reader = readers.left.take_if(|_| shared).unwrap_or_default();
         reader.at.store(readers.open.len(), Ordering::Relaxed);
         readers.open.push(reader.clone());
         drop(readers);
-        let seated = Seated { table, reader, shard };
+        let seated = Seated { reader, shard };
         let tools = seated.take().map(|mut scan| {
             let tools = std::mem::take(&mut scan.tools);
-            seated.put(scan);
+            seated.put(scan, table);
             tools
         });
         (seated, tools.unwrap_or_default())
@@ -250,23 +250,23 @@ impl Seated {
 
     /// Leaves the scan until the next call, unless its state was replaced meanwhile.
     #[inline]
-    pub(crate) fn put(&self, scan: Box<Scan>) {
+    pub(crate) fn put(&self, scan: Box<Scan>, table: &Table) {
         let epoch = scan.epoch();
-        self.reader.seat.put(scan, || self.table.epoch() > epoch);
+        self.reader.seat.put(scan, || table.epoch() > epoch);
     }
 
     /// Gives the seat up; leaves a `shared` one, and the tools, to the next cursor, if that can use them.
-    pub(crate) fn leave(&self, tools: Tools, shared: bool, noted: &LeftScans) {
+    pub(crate) fn leave(&self, table: &Arc<Table>, tools: Tools, shared: bool, noted: &LeftScans) {
         let mut rested = None;
         if let Some(mut scan) = self.take()
             && shared
-            && self.table.is_present(&scan.state)
+            && table.is_present(&scan.state)
         {
             scan.rest(tools);
-            self.put(scan);
+            self.put(scan, table);
             rested = Some(self.reader.clone());
         }
-        let mut readers = self.table.readers.shards[self.shard].lock();
+        let mut readers = table.readers.shards[self.shard].lock();
         let at = self.reader.at.load(Ordering::Relaxed);
         readers.open.swap_remove(at);
         if let Some(moved) = readers.open.get(at) {
@@ -278,9 +278,9 @@ impl Seated {
         // Its scan with it: without a lock.
         drop(replaced);
         if first {
-            noted.note(self.shard, &self.table);
+            noted.note(self.shard, table);
         }
-        self.table.reader_left();
+        table.reader_left();
     }
 }
 
@@ -328,17 +328,17 @@ mod tests {
     #[test]
     fn a_scan_goes_when_its_state_is_replaced_and_stays_when_a_memtable_freezes() {
         let table = table();
-        let idle = Seated::new(table.clone(), true).0;
-        let busy = Seated::new(table.clone(), true).0;
-        idle.put(scan(&table));
+        let idle = Seated::new(&table, true).0;
+        let busy = Seated::new(&table, true).0;
+        idle.put(scan(&table), &table);
         let taken = scan(&table);
         table.push_memtable(memtable(1));
         let kept = idle.take().expect("a freeze takes nothing away");
-        idle.put(kept);
+        idle.put(kept, &table);
         let old = Arc::downgrade(taken.state.value());
         replace(&table);
         assert!(idle.take().is_none());
-        busy.put(taken);
+        busy.put(taken, &table);
         assert!(busy.take().is_none(), "put back after its state was replaced");
         assert!(old.upgrade().is_none());
     }
@@ -346,25 +346,25 @@ mod tests {
     #[test]
     fn seats_are_given_up_in_any_order() {
         let (table, noted) = (table(), LeftScans::default());
-        let mut seats: Vec<_> = (0..5).map(|_| Seated::new(table.clone(), true).0).collect();
+        let mut seats: Vec<_> = (0..5).map(|_| Seated::new(&table, true).0).collect();
         for at in [0, 3, 1, 1] {
-            seats.remove(at).leave(Tools::default(), true, &noted);
-            seats.iter().for_each(|s| s.put(scan(&table)));
+            seats.remove(at).leave(&table, Tools::default(), true, &noted);
+            seats.iter().for_each(|s| s.put(scan(&table), &table));
             replace(&table);
             assert!(seats.iter().all(|s| s.take().is_none()));
         }
         assert!(!table.readers.is_empty());
-        seats.iter().for_each(|s| s.leave(Tools::default(), true, &noted));
+        seats.iter().for_each(|s| s.leave(&table, Tools::default(), true, &noted));
         assert!(table.readers.is_empty());
     }
 
     /// Opens a cursor, has it make a scan and closes it. Returns whether it found what another had left.
     fn visit(table: &Arc<Table>, noted: &LeftScans) -> bool {
-        let (seat, tools) = Seated::new(table.clone(), true);
+        let (seat, tools) = Seated::new(table, true);
         let found = seat.take();
         let fresh = found.is_none();
-        seat.put(found.unwrap_or_else(|| scan(table)));
-        seat.leave(tools, true, noted);
+        seat.put(found.unwrap_or_else(|| scan(table)), table);
+        seat.leave(table, tools, true, noted);
         !fresh
     }
 
@@ -378,11 +378,11 @@ mod tests {
         assert_eq!([(); 2].map(|()| visit(&table, &noted)), [false, true]);
 
         let old = Arc::downgrade(table.keep_state().value());
-        let seat = Seated::new(table.clone(), true).0;
+        let seat = Seated::new(&table, true).0;
         let outdated = seat.take().expect("left by the one before");
         table.push_memtable(memtable(1));
-        seat.put(outdated);
-        seat.leave(Tools::default(), true, &noted);
+        seat.put(outdated, &table);
+        seat.leave(&table, Tools::default(), true, &noted);
         assert!(!visit(&table, &noted), "left, though another state was present already");
 
         table.drop_with(memtable(2), version());
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn no_scan_of_a_replaced_state_stays_however_the_two_meet() {
         let table = table();
-        let seat = Seated::new(table.clone(), true).0;
+        let seat = Seated::new(&table, true).0;
         let together = Barrier::new(2);
         std::thread::scope(|s| {
             s.spawn(|| {
@@ -416,11 +416,11 @@ mod tests {
             for _ in 0..5000 {
                 let mine = seat.take().unwrap_or_else(|| scan(&table));
                 together.wait();
-                seat.put(mine);
+                seat.put(mine, &table);
                 together.wait();
                 if let Some(left) = seat.take() {
                     assert_eq!(left.epoch(), table.epoch());
-                    seat.put(left);
+                    seat.put(left, &table);
                 }
             }
         });

@@ -9,7 +9,7 @@ use terrane_locks::{Mode, Owner, Patience};
 use crate::db::commit::PendingCommit;
 use crate::db::engine::Engine;
 use crate::db::request::Form;
-use crate::db::snapshot::SnapshotGuard;
+use crate::db::snapshot::{Registered, SnapshotGuard};
 use crate::db::subtable::Subtable;
 use crate::db::table::Table;
 use crate::options::Durability;
@@ -83,7 +83,7 @@ impl Transaction {
         engine.guard_writes()?;
         engine.transactions.begun.add(1);
         let snapshot = (options.optimistic || options.isolation == Isolation::Snapshot)
-            .then(|| engine.snapshots.register(|| engine.visible()));
+            .then(|| Registered::new(engine.snapshots.clone(), |_| engine.visible()));
         Ok(Transaction {
             locks: engine.transactions.owner(),
             isolation: options.isolation,
@@ -224,8 +224,8 @@ impl Transaction {
     /// # Errors
     /// As for [`Subtable::cursor`].
     pub fn cursor(&mut self, subtable: &Subtable, options: ReadOptions) -> Result<TransactionCursor<'_>> {
-        let table = self.table(subtable)?.clone();
-        TransactionCursor::new(self, table, options, None)
+        self.table(subtable)?;
+        TransactionCursor::new(self, subtable.anchor(), options, None)
     }
 
     /// A cursor that locks each row before it shows it, and shows what is committed then: `SELECT ... FOR UPDATE` and its kin. What
@@ -276,8 +276,8 @@ impl Transaction {
         options: ReadOptions,
         rows: RowLocks,
     ) -> Result<TransactionCursor<'_>> {
-        let table = self.table(subtable)?.clone();
-        TransactionCursor::new(self, table, options, Some(rows))
+        self.table(subtable)?;
+        TransactionCursor::new(self, subtable.anchor(), options, Some(rows))
     }
 
     /// Commits: all that it has written takes effect at once, with the durability asked for. Then its locks are let go of. Blocks

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use terrane_base::{Error, Result};
 
-use crate::db::snapshot::SnapshotGuard;
-use crate::db::table::Table;
+use crate::db::anchor::Anchor;
+use crate::db::snapshot::{Registered, SnapshotGuard};
 use crate::read::iter::{Cursor, KeyValue, ReadOptions};
 use crate::txn::big::run::OwnRun;
 use crate::txn::cursor::direction::Way;
@@ -39,7 +39,7 @@ const MOST_WINDOW: usize = 256;
 #[derive(Debug)]
 pub struct TransactionCursor<'t> {
     txn: &'t mut Transaction,
-    table: Arc<Table>,
+    anchor: Anchor,
     /// The database's records, and above them what the transaction has spilled.
     base: Cursor,
     /// What of it the base shows: kept as long as that does.
@@ -72,7 +72,7 @@ enum Stands {
 impl<'t> TransactionCursor<'t> {
     pub(crate) fn new(
         txn: &'t mut Transaction,
-        table: Arc<Table>,
+        anchor: Anchor,
         options: ReadOptions,
         rows: Option<RowLocks>,
     ) -> Result<Self> {
@@ -92,10 +92,10 @@ impl<'t> TransactionCursor<'t> {
         }
         // Read committed: one moment for all of it, however often the base is made anew.
         if !covers && !locks_rows && snapshot.is_none() {
-            snapshot = Some(txn.engine.snapshots.register(|| txn.engine.visible()));
+            snapshot = Some(Registered::new(txn.engine.snapshots.clone(), |_| txn.engine.visible()));
         }
         let bounds = Window { start: options.lower.unwrap_or_default(), end: options.upper };
-        let (base, spilled) = walk::base(txn, &table, snapshot.as_ref(), &bounds)?;
+        let (base, spilled) = walk::base(txn, &anchor, snapshot.as_ref(), &bounds)?;
         let changes = txn.writes.changes();
         let mut window = bounds.clone();
         if covers {
@@ -104,7 +104,7 @@ impl<'t> TransactionCursor<'t> {
         }
         Ok(TransactionCursor {
             txn,
-            table,
+            anchor,
             base,
             spilled,
             changes,
@@ -143,12 +143,12 @@ impl<'t> TransactionCursor<'t> {
         if !self.valid() {
             return Ok(Cow::Borrowed(&[]));
         }
-        match self.txn.writes.get(&self.table, &self.key) {
+        match self.txn.writes.get(&self.anchor.table, &self.key) {
             Own::Value(value) => Ok(Cow::Borrowed(value)),
             Own::Deleted => Ok(Cow::Borrowed(&[])),
             Own::Unknown => {
                 if self.changes != self.txn.writes.changes()
-                    && let Some(own) = self.txn.writes.find(&self.table, &self.key)?
+                    && let Some(own) = self.txn.writes.find(&self.anchor.table, &self.key)?
                 {
                     return Ok(Cow::Owned(own.unwrap_or_default()));
                 }
@@ -157,7 +157,7 @@ impl<'t> TransactionCursor<'t> {
                 }
                 // Its own write was undone: what the database has shows again.
                 let seq = self.snapshot.as_ref().map(|s| s.seq);
-                let value = self.txn.engine.get(&self.table, &self.key, seq, <[u8]>::to_vec)?;
+                let value = self.txn.engine.get(&self.anchor.table, &self.key, seq, <[u8]>::to_vec)?;
                 Ok(Cow::Owned(value.unwrap_or_default()))
             }
         }

@@ -78,7 +78,7 @@ impl TransactionCursor<'_> {
     pub(super) fn may_show(&mut self, way: Way, stands: Stands) -> Result<bool> {
         let Some(rows) = self.rows.filter(|_| !self.covers) else { return Ok(true) };
         if self.txn.is_optimistic() {
-            self.txn.note(&self.table, &self.key);
+            self.txn.note(&self.anchor.table, &self.key);
             return Ok(true);
         }
         let mark = self.txn.locks.mark();
@@ -92,21 +92,21 @@ impl TransactionCursor<'_> {
 
     /// Locks the row in `key`; whether it is there still.
     fn lock_row(&mut self, way: Way, stands: Stands, rows: RowLocks) -> Result<bool> {
-        match self.txn.locks.lock_key(self.table.id, &self.key, rows.mode, self.txn.patience) {
+        match self.txn.locks.lock_key(self.anchor.table.id, &self.key, rows.mode, self.txn.patience) {
             Err(Refusal::Busy { .. }) if rows.skips() => {
                 if stands == Stands::OnBase {
                     way.step(&mut self.base)?;
                 }
                 Ok(false)
             }
-            Err(refusal) => Err(refused(refusal, &self.table, &self.key)),
+            Err(refusal) => Err(refused(refusal, &self.anchor.table, &self.key)),
             Ok(()) => self.is_there_still(way, stands),
         }
     }
 
     /// Whether a row is there that was found, now that it is locked. The base then shows what it holds.
     fn is_there_still(&mut self, way: Way, stands: Stands) -> Result<bool> {
-        if !self.txn.engine.key_changed_since(&self.table, &self.key, self.base.seq())? {
+        if !self.txn.engine.key_changed_since(&self.anchor.table, &self.key, self.base.seq())? {
             return Ok(true);
         }
         self.make_base()?;

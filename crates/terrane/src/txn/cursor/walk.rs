@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use terrane_base::Result;
 
+use crate::db::anchor::Anchor;
 use crate::db::snapshot::{Snapshot, SnapshotGuard};
-use crate::db::table::Table;
 use crate::read::iter::{Cursor, ReadOptions};
 use crate::txn::big::run::OwnRun;
 use crate::txn::cursor::direction::Way;
@@ -49,7 +49,8 @@ impl TransactionCursor<'_> {
 
     /// Looks for the nearest key in the window past the cut `from`, which the base is past too. The key is then in `key`.
     fn find(&mut self, way: Way, from: Option<&[u8]>) -> Result<Stands> {
-        let TransactionCursor { txn, table, base, window, key, .. } = self;
+        let TransactionCursor { txn, anchor, base, window, key, .. } = self;
+        let table = &anchor.table;
         let mut passed: Option<Vec<u8>> = None;
         loop {
             // What the transaction has deleted, the database does not show.
@@ -97,7 +98,7 @@ impl TransactionCursor<'_> {
         };
         self.ahead = (self.ahead * 2).min(MOST_WINDOW);
         let window = Window::passed(way, from.map(<[u8]>::to_vec), far);
-        self.txn.cover(&self.table, &window.start, window.end.as_deref(), self.mode())?;
+        self.txn.cover(&self.anchor.table, &window.start, window.end.as_deref(), self.mode())?;
         self.window = window;
         self.renew_base()
     }
@@ -114,7 +115,7 @@ impl TransactionCursor<'_> {
     }
 
     pub(super) fn make_base(&mut self) -> Result<()> {
-        (self.base, self.spilled) = base(self.txn, &self.table, self.snapshot.as_ref(), &self.bounds)?;
+        (self.base, self.spilled) = base(self.txn, &self.anchor, self.snapshot.as_ref(), &self.bounds)?;
         self.changes = self.txn.writes.changes();
         Ok(())
     }
@@ -123,13 +124,13 @@ impl TransactionCursor<'_> {
 /// What a cursor shows beneath what its transaction has in memory: the database's records, and above them what was spilled.
 pub(super) fn base(
     txn: &Transaction,
-    table: &Arc<Table>,
+    anchor: &Anchor,
     snapshot: Option<&SnapshotGuard>,
     bounds: &Window,
 ) -> Result<(Cursor, Vec<Arc<OwnRun>>)> {
     let snapshot = snapshot.map(|guard| Snapshot { guard: guard.clone(), database: txn.engine.database });
     let options = ReadOptions { snapshot, lower: Some(bounds.start.clone()), upper: bounds.end.clone() };
-    let spilled = txn.writes.runs(table);
+    let spilled = txn.writes.runs(&anchor.table);
     let own = spilled.iter().map(|r| r.run().clone()).collect();
-    Ok((Cursor::over(txn.engine.clone(), table.clone(), options, own)?, spilled))
+    Ok((Cursor::over(anchor.clone(), options, own)?, spilled))
 }
