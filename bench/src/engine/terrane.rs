@@ -1,5 +1,6 @@
 //! Terrane.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
@@ -347,12 +348,12 @@ impl Session for Handle<'_> {
         let mut cursor = only(&self.tables)?.cursor(ReadOptions::new())?;
         cursor.seek(from)?;
         let mut n = 0;
-        while n < limit && cursor.valid() {
-            see(cursor.key(), &cursor.value()?);
-            n += 1;
-            if n < limit {
-                cursor.next()?;
-            }
+        if limit > 0 {
+            cursor.walk(|key, value| {
+                see(key, value);
+                n += 1;
+                if n < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
         }
         Ok(n)
     }

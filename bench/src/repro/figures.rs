@@ -297,7 +297,7 @@ fn reads() -> Vec<Part> {
         );
         Part::Rows { command, claims }
     };
-    // YCSB has E begin on what was loaded for it, and not on what D has left.
+    // YCSB has E begin on what was loaded for it, and not on what D has left. (Here rows of E have inserted before, too.)
     vec![part(&bounds), part(&[(W::YcsbE, 5.0)])]
 }
 

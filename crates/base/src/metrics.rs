@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Stripes of a [`Counter`]; threads are dealt over them in the order of their first use.
-/// How many stripes there are.
+/// How many stripes there are; threads are dealt over them in the order of their first use.
 pub const STRIPES: usize = 16;
 
 static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
@@ -15,7 +14,7 @@ thread_local! {
     static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The stripe of the calling thread, in `0..16`. Also a good hint for any other per-thread spreading.
+/// The stripe of the calling thread, in `0..STRIPES`. Also a good hint for any other per-thread spreading.
 #[inline]
 pub fn stripe() -> usize {
     STRIPE.with(|s| {

@@ -3,12 +3,16 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::{Rng, TUNING, fresh, tiny, tiny_table};
+use support::{Rng, TUNING, fresh, open, tiny, tiny_table};
 use terrane::media::sim::SimMedia;
-use terrane::{Cursor, Db, Options, Range, ReadOptions, Subtable, Swizzling, Tuning};
+use terrane::{
+    Cursor, Db, ErrorKind, Isolation, Options, Range, ReadOptions, Subtable, Swizzling, TransactionOptions,
+    Tuning,
+};
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -72,6 +76,122 @@ fn shows(c: &Cursor, row: Option<(&Vec<u8>, &Vec<u8>)>) {
     let want = row.map(|(k, v)| (text(k), v.clone()));
     let got = c.valid().then(|| (text(c.key()), c.value().unwrap().into_owned()));
     assert!(got == want, "at {:?}, wanted {:?}", got.map(|g| g.0), want.map(|w| w.0));
+}
+
+#[test]
+fn a_cursor_outlives_its_handles_and_keeps_the_directory_locked() {
+    let (media, db, t, rows) = layered(5);
+    let other = t.clone();
+    let mut cursors: Vec<_> = std::thread::scope(|s| {
+        let all: Vec<_> = (0..3).map(|_| s.spawn(|| other.cursor(ReadOptions::new()).unwrap())).collect();
+        all.into_iter().map(|c| c.join().unwrap()).collect()
+    });
+    let never_sought = cursors.pop();
+    cursors.iter_mut().for_each(|c| c.seek_to_first().unwrap());
+    let mut range = t.range(ReadOptions::new()).unwrap();
+    assert!(range.next().is_some() && range.next_back().is_some());
+    drop((other, t, db));
+    let locked = || open(&media, &tiny()).map(|_| ()).unwrap_err().kind() == ErrorKind::Locked;
+    assert!(locked());
+    for c in &mut cursors {
+        for row in &rows {
+            shows(c, Some(row));
+            c.next().unwrap();
+        }
+        shows(c, None);
+        c.seek(&key(500)).unwrap();
+        shows(c, rows.range(key(500)..).next());
+    }
+    assert_eq!(range.count(), rows.len() - 2);
+    drop(never_sought);
+    assert!(locked());
+    // The last ones go with a thread that has made none.
+    std::thread::scope(|s| s.spawn(move || drop(cursors)).join().unwrap());
+    open(&media, &tiny()).unwrap();
+}
+
+#[test]
+fn a_walk_tells_what_steps_show_and_stands_where_it_was_broken_off() {
+    let (_media, db, t, mut rows) = layered(8);
+    let mut rng = Rng(8);
+    for round in 0..60 {
+        let (from, to) = (rng.below(1000), rng.below(1000));
+        let bounded = round % 3 == 0 && from < to;
+        let options = if bounded { ReadOptions::new().upper(key(to)) } else { ReadOptions::new() };
+        if round % 4 == 1 {
+            fill(&t, &mut rows, (round..1000).step_by(90), round);
+        }
+        let mut c = t.cursor(options).unwrap();
+        c.seek(&key(from)).unwrap();
+        let want: Vec<_> = rows.range(key(from)..).filter(|(k, _)| !bounded || **k < key(to)).collect();
+        let limit = 1 + rng.below(300) as usize;
+        let mut told = Vec::new();
+        let mut walk = |c: &mut Cursor, limit: usize| {
+            let walked = c.walk(|k, v| {
+                if told.len() % 97 == 50 && round % 5 == 2 {
+                    // The state goes while it is walked over.
+                    t.flush().unwrap();
+                }
+                told.push((k.to_vec(), v.to_vec()));
+                if told.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(told.len()) }
+            });
+            (walked.unwrap(), told.clone())
+        };
+        let (walked, first) = walk(&mut c, limit);
+        let n = limit.min(want.len());
+        assert!(first.iter().map(|(k, v)| (k, v)).eq(want[..n].iter().copied()));
+        if want.len() < limit {
+            assert!(walked.is_none() && !c.valid());
+            assert!(c.walk(|_, _| ControlFlow::Break(())).unwrap().is_none());
+            continue;
+        }
+        assert_eq!(walked, Some(limit));
+        shows(&c, Some(want[n - 1]));
+        // On from there, and to the end.
+        c.next().unwrap();
+        let (walked, all) = walk(&mut c, usize::MAX);
+        assert!(walked.is_none() && !c.valid());
+        assert!(all.iter().map(|(k, v)| (k, v)).eq(want));
+    }
+    db.close().unwrap();
+}
+
+#[test]
+fn a_cursor_keeps_its_snapshot_when_whoever_made_it_lets_go() {
+    let (_media, db, t, rows) = layered(6);
+    let snapshot = db.snapshot();
+    let mut cursor = t.cursor(ReadOptions::new().snapshot(&snapshot)).unwrap();
+    drop(snapshot);
+    overturn(&db, &t, 5..8);
+    cursor.seek_to_first().unwrap();
+    for row in &rows {
+        shows(&cursor, Some(row));
+        cursor.next().unwrap();
+    }
+    shows(&cursor, None);
+    drop(cursor);
+    let snapshots = || db.stats().snapshots;
+    assert_eq!(snapshots(), 0);
+
+    let mut range = t.range(ReadOptions::new()).unwrap();
+    assert!(range.next_back().is_some());
+    assert_eq!(snapshots(), 2, "one from each end");
+    drop(range);
+    let mut txn = db.begin(TransactionOptions::new().isolation(Isolation::ReadCommitted)).unwrap();
+    let mut c = txn.cursor(&t, ReadOptions::new()).unwrap();
+    c.seek_to_first().unwrap();
+    assert!(snapshots() > 0);
+    drop(c);
+    drop(txn);
+    let (_, stranger) = fresh(7, &tiny()).unwrap();
+    let foreign = t.cursor(ReadOptions::new().snapshot(&stranger.snapshot()));
+    assert_eq!(foreign.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let snapshot = db.snapshot();
+    db.drop_subtable("t0").unwrap();
+    let dropped = t.cursor(ReadOptions::new().snapshot(&snapshot));
+    assert_eq!(dropped.unwrap_err().kind(), ErrorKind::SubtableDropped);
+    drop(snapshot);
+    assert_eq!((snapshots(), stranger.stats().snapshots), (0, 0));
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! What keeps a database and one of its subtables in memory for those who read from it, at no cost to other threads.
+//! What keeps a database and one of its subtables in memory for those who read from it, at no cost to threads of other stripes.
 //!
 //! Were a cursor to count on the engine and the table themselves, all processors would write to the same lines whenever one opens or
-//! closes. So a handle has anchors that hold both, one for each stripe of threads, and a cursor counts on that of its thread.
+//! closes. So a handle has anchors that hold both, one for each stripe of threads, and a cursor counts on that of the thread that makes
+//! it. Nothing that the engine or the table holds refers to an anchor.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
@@ -13,12 +15,11 @@ use crate::db::engine::Engine;
 use crate::db::snapshot::Snapshots;
 use crate::db::table::Table;
 
-/// An engine and one of its tables, for as long as it lives. Cheap to clone among the threads of one stripe.
-#[derive(Clone, Debug)]
+/// Keeps an engine and one of its tables as long as there is a clone of it. Cheap to clone among the threads of one stripe.
+#[derive(Clone)]
 pub(crate) struct Anchor(Arc<CachePadded<Both>>);
 
 /// See [`Anchor`].
-#[derive(Debug)]
 pub(crate) struct Both {
     pub(crate) engine: Arc<Engine>,
     pub(crate) table: Arc<Table>,
@@ -33,6 +34,12 @@ impl Deref for Anchor {
     }
 }
 
+impl fmt::Debug for Anchor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Anchor").field("table", &self.table.name).finish_non_exhaustive()
+    }
+}
+
 impl AsRef<Snapshots> for Anchor {
     #[inline]
     fn as_ref(&self) -> &Snapshots {
@@ -42,7 +49,7 @@ impl AsRef<Snapshots> for Anchor {
 
 /// The anchors of a handle, each made when it is first needed.
 #[derive(Debug, Default)]
-pub(crate) struct Anchors([OnceLock<Anchor>; STRIPES]);
+pub(crate) struct Anchors(CachePadded<[OnceLock<Anchor>; STRIPES]>);
 
 impl Anchors {
     /// That of the calling thread; all are of the same engine and table.
@@ -54,5 +61,40 @@ impl Anchors {
             Anchor(Arc::new(CachePadded::new(both)))
         })
         .clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrane_media::sim::SimMedia;
+
+    use super::*;
+    use crate::{Db, Options, ReadOptions, SubtableOptions};
+
+    #[test]
+    fn threads_of_different_stripes_count_in_different_places_and_the_last_lets_go() {
+        let db = Db::open_on(SimMedia::new(1), "/db", Options::new()).unwrap();
+        let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
+        t.put(b"k", b"v").unwrap();
+        let engine = Arc::downgrade(&db.engine);
+        let (here, again) = (t.anchor(), t.clone().anchor());
+        assert!(Arc::ptr_eq(&here.0, &again.0));
+        // Threads are dealt over the stripes in turn.
+        let there: Vec<_> =
+            (0..STRIPES).map(|_| std::thread::scope(|s| s.spawn(|| t.anchor()).join().unwrap())).collect();
+        let others = there.iter().filter(|a| !Arc::ptr_eq(&a.0, &here.0)).count();
+        assert!(others >= STRIPES / 2, "{others} of {STRIPES} threads count elsewhere");
+        assert!(
+            there.iter().all(|a| Arc::ptr_eq(&a.engine, &here.engine) && Arc::ptr_eq(&a.table, &here.table))
+        );
+
+        drop((here, again, there));
+        let mut cursor = t.cursor(ReadOptions::new()).unwrap();
+        cursor.seek(b"k").unwrap();
+        drop((t, db));
+        assert_eq!(cursor.value().unwrap(), &b"v"[..]);
+        assert!(engine.upgrade().is_some());
+        drop(cursor);
+        assert!(engine.upgrade().is_none());
     }
 }

@@ -37,7 +37,9 @@ impl Shard {
     }
 
     fn remove(&mut self, seq: Seq) {
-        if let Ok(at) = self.find(seq) {
+        let found = self.find(seq);
+        debug_assert!(found.is_ok(), "{seq} is not registered here");
+        if let Ok(at) = found {
             self.0[at].1 -= 1;
             if self.0[at].1 == 0 {
                 self.0.remove(at);
@@ -93,9 +95,12 @@ impl Snapshots {
 #[derive(Debug)]
 pub(crate) struct Registered<A: AsRef<Snapshots>> {
     pub(crate) among: A,
+    /// [`HANDED_ON`] once another one keeps it.
     shard: usize,
     pub(crate) seq: Seq,
 }
+
+const HANDED_ON: usize = usize::MAX;
 
 /// One that needs nothing else to last.
 pub(crate) type SnapshotGuard = Registered<Arc<Snapshots>>;
@@ -118,6 +123,13 @@ impl<A: AsRef<Snapshots>> Registered<A> {
         among.as_ref().shards[self.shard].lock().add(self.seq);
         Registered { among, shard: self.shard, seq: self.seq }
     }
+
+    /// Has it kept through `among` from now on, the same snapshots.
+    pub(crate) fn handed_to<B: AsRef<Snapshots>>(mut self, among: B) -> Registered<B> {
+        debug_assert!(std::ptr::eq(among.as_ref(), self.among.as_ref()));
+        let shard = std::mem::replace(&mut self.shard, HANDED_ON);
+        Registered { among, shard, seq: self.seq }
+    }
 }
 
 impl<A: AsRef<Snapshots> + Clone> Clone for Registered<A> {
@@ -128,7 +140,9 @@ impl<A: AsRef<Snapshots> + Clone> Clone for Registered<A> {
 
 impl<A: AsRef<Snapshots>> Drop for Registered<A> {
     fn drop(&mut self) {
-        self.among.as_ref().shards[self.shard].lock().remove(self.seq);
+        if let Some(shard) = self.among.as_ref().shards.get(self.shard) {
+            shard.lock().remove(self.seq);
+        }
     }
 }
 
@@ -166,6 +180,21 @@ mod tests {
         let d = Registered::new(&*s, |_| 4);
         assert_eq!(s.collect(20), vec![4, 9, 20]);
         drop((c, d));
+        assert_eq!(s.summary(), (0, None));
+    }
+
+    #[test]
+    fn one_that_is_shared_or_handed_on_stays_in_its_shard_whichever_thread_does_it() {
+        let s = Arc::new(Snapshots::default());
+        let a = Registered::new(s.clone(), |_| 5);
+        let others: Vec<_> =
+            (0..SHARDS).map(|_| std::thread::scope(|t| t.spawn(|| a.again(&*s)).join().unwrap())).collect();
+        assert!(others.iter().all(|b| b.shard == a.shard));
+        let c = a.handed_to(&*s);
+        assert_eq!(s.summary(), (SHARDS as u64 + 1, Some(5)));
+        drop(others);
+        assert_eq!((s.collect(9), s.summary()), (vec![5, 9], (1, Some(5))));
+        drop(c);
         assert_eq!(s.summary(), (0, None));
     }
 }

@@ -10,10 +10,12 @@
 //! While it is on, `record` stands in `block` on the cursor's key, which is below the end. The scan that lent the position may be
 //! taken away meanwhile: the block is pinned here, and the key is all that another scan needs.
 
+use std::ops::ControlFlow;
+
 use terrane_base::{Result, Seq};
 use terrane_cache::bring_near;
 use terrane_format::Kind;
-use terrane_format::block::{Below, BlockCursor};
+use terrane_format::block::{Below, BlockCursor, BlockShape};
 
 use crate::read::blocks::Opened;
 use crate::read::scan::RESTING_BYTES;
@@ -22,6 +24,16 @@ use crate::read::scan::RESTING_BYTES;
 const RECORDS_AHEAD: usize = 4;
 /// Steps with which a lead has paid for being lent and taken back.
 const PAYS: u32 = 2;
+
+/// Where a walk has come.
+pub(crate) enum Walked<B> {
+    /// It was broken off at the record on which the lead stands.
+    Broken(B),
+    /// To the last record that the lead has; it was told of.
+    AllTold,
+    /// To a record of which its value is not all that there is to tell: it was not told of.
+    Large,
+}
 
 /// See the module's head.
 #[derive(Debug)]
@@ -121,19 +133,32 @@ impl Lead {
     #[inline]
     pub(crate) fn step(&mut self) -> Result<bool> {
         let Some(opened) = &self.block else { return Ok(false) };
+        let stepped = forward(&mut self.record, opened.parts(), self.stop, &mut self.below)?;
+        self.steps = self.steps.saturating_add(stepped.into());
+        Ok(stepped)
+    }
+
+    /// Tells `f` of the record on which it stands, steps, and so on.
+    #[inline]
+    pub(crate) fn walk<B>(
+        &mut self,
+        f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Result<Walked<B>> {
+        let Some(opened) = &self.block else { return Ok(Walked::Large) };
         let (bytes, shape) = opened.parts();
-        let before = self.record.value_range().end;
-        if self.record.position() + 1 >= self.stop
-            || !self.record.next_below(bytes, shape, &mut self.below)?
-        {
-            return Ok(false);
+        loop {
+            if self.record.kind() == Kind::ValueRef {
+                return Ok(Walked::Large);
+            }
+            let value = bytes.get(self.record.value_range()).unwrap_or_default();
+            if let ControlFlow::Break(b) = f(self.record.key(), value) {
+                return Ok(Walked::Broken(b));
+            }
+            if !forward(&mut self.record, (bytes, shape), self.stop, &mut self.below)? {
+                return Ok(Walked::AllTold);
+            }
+            self.steps = self.steps.saturating_add(1);
         }
-        let end = self.record.value_range().end;
-        if let Some(ahead) = bytes.get(end + (RECORDS_AHEAD - 1) * (end - before)) {
-            bring_near(ahead);
-        }
-        self.steps = self.steps.saturating_add(1);
-        Ok(true)
     }
 
     /// Steps that were made since it began last.
@@ -141,6 +166,25 @@ impl Lead {
     pub(crate) fn steps(&self) -> u32 {
         self.steps
     }
+}
+
+/// To the next record of a block, if that has a number less than `stop` and [`BlockCursor::next_below`] goes there.
+#[inline]
+fn forward(
+    record: &mut BlockCursor,
+    (bytes, shape): (&[u8], &BlockShape),
+    stop: u32,
+    below: &mut Below,
+) -> Result<bool> {
+    let before = record.value_range().end;
+    if record.position() + 1 >= stop || !record.next_below(bytes, shape, below)? {
+        return Ok(false);
+    }
+    let end = record.value_range().end;
+    if let Some(ahead) = bytes.get(end + (RECORDS_AHEAD - 1) * (end - before)) {
+        bring_near(ahead);
+    }
+    Ok(true)
 }
 
 #[cfg(test)]

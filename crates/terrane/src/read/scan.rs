@@ -152,7 +152,7 @@ impl Scan {
     }
 }
 
-/// A cursor as its subtable knows it, or what a closed one has left.
+/// A cursor as its subtable knows it, or what a closed one has left. Written to in each call: nobody else's lie beside it.
 #[derive(Debug, Default)]
 struct Reader {
     /// Where its scan lies between two calls.
@@ -182,9 +182,9 @@ pub(crate) struct Readers {
 
 #[derive(Debug, Default)]
 struct Shard {
-    open: Vec<Arc<Reader>>,
+    open: Vec<Arc<CachePadded<Reader>>>,
     /// What one that was closed has left.
-    left: Option<Arc<Reader>>,
+    left: Option<Arc<CachePadded<Reader>>>,
     /// The subtable is among those of this shard that may have something left: see [`LeftScans`].
     noted: bool,
 }
@@ -220,7 +220,7 @@ impl Readers {
 /// A cursor's seat among the readers of a subtable, which whoever uses it has: to be given up by [`Seated::leave`].
 #[derive(Debug)]
 pub(crate) struct Seated {
-    reader: Arc<Reader>,
+    reader: Arc<CachePadded<Reader>>,
     shard: usize,
 }
 
