@@ -7,8 +7,8 @@
 //! the same: as who rents skis until the rent would have bought them. (A. Karlin, M. Manasse, L. Rudolph, D. Sleator, "Competitive Snoopy
 //! Caching", Algorithmica 1988.)
 //!
-//! What is written for it stays in proportion to what was written anyway: at most [`REWRITES`] bytes of levels for each byte that
-//! memtables and L0 take.
+//! What is written for it stays in proportion to what was written anyway, [`REWRITES`] bytes of levels for each byte that memtables and
+//! L0 take, or else to what it spares: for so many times as many, reads must have paid so many times.
 //!
 //! # Concurrency
 //! One job at a time looks what was paid for ([`Engine::look_at_reads`]). Counts are relaxed: where a freeze and that job set them back
@@ -17,6 +17,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::compact::pick::LITTLE;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 
@@ -56,7 +57,7 @@ impl Spent {
         self.looks.fetch_add(looks, Ordering::Relaxed) + looks >= self.due.load(Ordering::Relaxed)
     }
 
-    /// A memtable has frozen, so what is above goes down anyway; or all has gone down.
+    /// So much has frozen that what is above goes down anyway; or all has gone down.
     pub(crate) fn begin_anew(&self) {
         self.set(0, LEAST);
         self.paid.store(false, Ordering::Release);
@@ -72,21 +73,31 @@ impl Spent {
         self.due.store(due, Ordering::Relaxed);
     }
 
-    /// Whether the looks pay for merging `above` bytes into the `into` bytes of L1. If they do, or it would be out of proportion to a level
-    /// of `largest` bytes, they are gone; else they are to be looked at again when there are enough.
+    /// Whether the looks pay for merging `above` bytes into the `into` bytes of L1, beside a level of `largest` bytes. If they do, or there
+    /// is too little above, they are gone; else they are to be looked at again when there are enough.
     fn pays(&self, above: u64, into: u64, largest: u64) -> bool {
         let looks = self.looks.load(Ordering::Relaxed);
-        let price = ((above + into) / BYTES_A_LOOK).max(LEAST);
-        let worth = above >= LEAST_BYTES && above.saturating_mul(REWRITES) >= largest;
+        let once = ((above + into) / BYTES_A_LOOK).max(LEAST);
+        let times = largest.div_ceil(above.saturating_mul(REWRITES).max(1)).max(1);
+        let price = once.saturating_mul(times);
+        let worth = above >= LEAST_BYTES;
         match worth && looks < price {
             true => self.set(looks, price),
-            false => self.set(0, if worth { LEAST } else { price }),
+            false => self.set(0, if worth { LEAST } else { once }),
         }
         worth && looks >= price
     }
 }
 
 impl Engine {
+    /// A memtable of so many bytes has frozen.
+    pub(crate) fn account_for_frozen(&self, table: &Table, bytes: u64) {
+        // Less than that stays in L0, where reads go on looking into it.
+        if bytes > self.options.memtable_bytes as u64 / LITTLE {
+            table.spent.begin_anew();
+        }
+    }
+
     /// A cursor has sought and stepped for as long as so many looks take.
     pub(crate) fn merged(&self, table: &Table, looks: u32) {
         if table.spent.add(u64::from(looks)) {
@@ -141,7 +152,7 @@ mod tests {
     const ENOUGH: u32 = 6000;
 
     /// So few that they stay in L0 in a rest, too.
-    const LITTLE: u32 = 500;
+    const FEW: u32 = 500;
 
     fn key(n: u32) -> [u8; 4] {
         n.wrapping_mul(0x9e37_79b9).to_be_bytes()
@@ -201,10 +212,10 @@ mod tests {
             assert_eq!(rows, (BELOW + ENOUGH) as usize);
             // They have paid once: what comes next waits until they have paid again.
             assert!(!table.table().spent.has_paid());
-            put(&table, 0..LITTLE);
+            put(&table, 0..FEW);
             table.flush().unwrap();
             assert_eq!(sources(&db, &table), 1);
-            put(&table, LITTLE..LITTLE + ENOUGH);
+            put(&table, FEW..FEW + ENOUGH);
             read(&db, &table, LEAST * 6);
             assert_eq!(sources(&db, &table), 0, "a run and a memtable");
         }
@@ -220,16 +231,25 @@ mod tests {
     }
 
     #[test]
-    fn a_memtable_that_freezes_by_itself_ends_the_account() {
+    fn a_memtable_that_freezes_ends_the_account_unless_it_stays_in_l0() {
         let (db, table) = filled(ENOUGH, true);
         table.table().spent.add(LEAST - 1);
         table.flush().unwrap();
-        assert!(!table.table().spent.add(LEAST - 1));
         assert_eq!(sources(&db, &table), 1);
+        assert!(table.table().spent.add(1), "a little one that nobody merges");
+
+        let (db, table) = filled(ENOUGH, true);
+        while table.table().state().active().bytes() as u64 <= (32 << 20) / LITTLE {
+            put(&table, BELOW..BELOW + ENOUGH);
+        }
+        table.table().spent.add(LEAST - 1);
+        table.flush().unwrap();
+        assert!(!table.table().spent.add(LEAST - 1));
+        drop(db);
     }
 
     #[test]
-    fn looks_pay_once_and_for_nothing_out_of_proportion() {
+    fn looks_pay_once_and_many_times_over_for_what_is_out_of_proportion() {
         let spent = Spent::default();
         let (above, into) = (LEAST_BYTES, LEAST * 2 * BYTES_A_LOOK - LEAST_BYTES);
         assert!(!spent.add(LEAST - 1));
@@ -239,12 +259,19 @@ mod tests {
         assert!(spent.add(1));
         assert!(spent.pays(above, into, into));
         assert!(!spent.add(LEAST - 1), "it was spent");
-        for (above, largest) in [(LEAST_BYTES, LEAST_BYTES * REWRITES + 1), (LEAST_BYTES - 1, 1)] {
-            assert!(spent.add(LEAST * 8));
-            assert!(!spent.pays(above, 0, largest));
-            assert!(!spent.add(LEAST - 1), "nothing is saved up for it");
-        }
+        assert!(spent.add(LEAST * 8));
+        assert!(!spent.pays(LEAST_BYTES - 1, 0, 1));
+        assert!(!spent.add(LEAST - 1), "nothing is saved up for so little");
         assert!(spent.add(1));
         assert!(spent.pays(LEAST_BYTES, 0, LEAST_BYTES * REWRITES));
+
+        assert!(spent.add(LEAST * 2));
+        let largest = LEAST_BYTES * REWRITES * 2 + 1;
+        assert!(!spent.pays(LEAST_BYTES, 0, largest), "three times the price");
+        assert!(!spent.add(LEAST - 1));
+        assert!(spent.add(1));
+        assert!(spent.pays(LEAST_BYTES, 0, largest));
+        assert!(spent.add(1 << 40));
+        assert!(!spent.pays(LEAST_BYTES, 0, u64::MAX), "it takes more than that");
     }
 }

@@ -10,7 +10,7 @@ use crate::levels::{ExtentRef, Run, Version};
 /// Urgency of an L0 that is due.
 pub(super) const L0_URGENCY: f64 = 3.0;
 /// All of L0 is little if it is one part in so many of what memtables may hold, ...
-const LITTLE: u64 = 4;
+pub(crate) const LITTLE: u64 = 4;
 /// ... and meets so many times as much in L1.
 const MEETS: u64 = 16;
 
