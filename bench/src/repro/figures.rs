@@ -144,8 +144,13 @@ fn speeds(bounds: &[(W, f64)]) -> Vec<Claim> {
     [1, 2].into_iter().flat_map(of).collect()
 }
 
-/// A run of the claims' workloads.
+/// A run of the claims' workloads, of Terrane and RocksDB.
 fn part(more: &str, claims: Vec<Claim>) -> Part {
+    part_of(VS, more, claims)
+}
+
+/// A run of the claims' workloads.
+fn part_of(engines: &str, more: &str, claims: Vec<Claim>) -> Part {
     let once = |of: fn(&Claim) -> String| {
         let mut names: Vec<String> = Vec::new();
         for name in claims.iter().map(of) {
@@ -156,7 +161,7 @@ fn part(more: &str, claims: Vec<Claim>) -> Part {
         names.join(",")
     };
     let (workloads, threads) = (once(|c| c.workload.to_string()), once(|c| c.threads.to_string()));
-    Part::Rows { command: format!("--workload {workloads} --threads {threads} {VS} {more}"), claims }
+    Part::Rows { command: format!("--workload {workloads} --threads {threads} {engines} {more}"), claims }
 }
 
 fn operations() -> Vec<Part> {
@@ -279,26 +284,19 @@ fn reads() -> Vec<Part> {
         (W::YcsbD, 2.5),
         (W::Readwhilewriting, 2.0),
     ];
-    let part = |bounds: &[(W, f64)]| {
-        let mut claims = speeds(bounds);
-        for (threads, (w, _)) in
-            [1, 2].into_iter().flat_map(|threads| bounds.iter().map(move |b| (threads, b)))
-        {
-            claims.extend([Of::TailAgainst, Of::FarTailAgainst].map(|of| claim(*w, of, 1.0).with(threads)));
-            if *w == W::Readrandom {
-                claims.push(Claim { against: "lmdb", ..claim(*w, Of::Speed, 1.0).with(threads) });
-            }
-        }
-        let workloads: Vec<_> = bounds.iter().map(|(w, _)| w.to_string()).collect();
-        let command = format!(
-            "--workload {} --threads 1,2 --engine terrane,rocksdb,rocksdb-tuned,fjall,lmdb --records 5000000 \
-             --cache-mib 2048 --warm --ops 1000000000 --seconds 4",
-            workloads.join(",")
-        );
-        Part::Rows { command, claims }
+    let engines = "--engine terrane,rocksdb,rocksdb-tuned,fjall,lmdb";
+    let more = "--records 5000000 --cache-mib 2048 --warm --ops 1000000000 --seconds 4";
+    let with_tails = |speeds: Vec<Claim>| {
+        let no_worse = |of, speed: &Claim| claim(speed.workload, of, 1.0).with(speed.threads);
+        let tails =
+            speeds.iter().flat_map(|s| [Of::TailAgainst, Of::FarTailAgainst].map(|of| no_worse(of, s)));
+        let of_lmdb = speeds.iter().filter(|s| s.workload == W::Readrandom);
+        let of_lmdb = of_lmdb.map(|s| Claim { against: "lmdb", ..no_worse(Of::Speed, s) });
+        let beside: Vec<Claim> = tails.chain(of_lmdb).collect();
+        part_of(engines, more, [speeds, beside].concat())
     };
     // YCSB has E begin on what was loaded for it, and not on what D has left. (Here rows of E have inserted before, too.)
-    vec![part(&bounds), part(&[(W::YcsbE, 5.0)])]
+    vec![with_tails(speeds(&bounds)), with_tails(speeds(&[(W::YcsbE, 5.0)]))]
 }
 
 /// Reads of a hot stretch of keys through a merge of everything.

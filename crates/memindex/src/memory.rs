@@ -17,13 +17,12 @@ use std::sync::{Arc, PoisonError};
 
 use crossbeam_utils::CachePadded;
 use terrane_base::MemoryBudget;
-use terrane_base::metrics::stripe;
+use terrane_base::metrics::{STRIPES, stripe};
 use terrane_base::sync::Mutex;
 use terrane_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::spare::{LAYOUT, User};
 
-const STRIPES: usize = 16;
 const FIRST_CHUNK: usize = 4 << 10;
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 const MIN_SPAN: usize = 2 << 10;
@@ -140,7 +139,7 @@ impl Memory {
     #[inline]
     pub(crate) fn alloc(&self, size: usize) -> NonNull<u8> {
         let size = size.next_multiple_of(self.align);
-        let stripe = &self.spans[stripe() % STRIPES];
+        let stripe = &self.spans[stripe()];
         loop {
             let current = stripe.load(Ordering::Acquire);
             // SAFETY: a span, once published, is valid until `self` is dropped.

@@ -42,7 +42,7 @@ use crate::options::Options;
 use heat::{hot_from, pick_heat};
 #[cfg(test)]
 pub(crate) use l0::pass_is_due;
-pub(crate) use l0::{LITTLE, l0_is_due};
+pub(crate) use l0::{l0_is_due, may_stay};
 use l0::{l0_piece, next_of_pass, pick_l0};
 
 /// Most L0 runs a subtable may have.

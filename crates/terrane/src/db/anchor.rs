@@ -55,7 +55,7 @@ impl Anchors {
     /// That of the calling thread; all are of the same engine and table.
     #[inline]
     pub(crate) fn own(&self, engine: &Arc<Engine>, table: &Arc<Table>) -> Anchor {
-        let own = &self.0[stripe() % STRIPES];
+        let own = &self.0[stripe()];
         own.get_or_init(|| {
             let both = Both { engine: engine.clone(), table: table.clone() };
             Anchor(Arc::new(CachePadded::new(both)))

@@ -22,7 +22,7 @@ use crate::db::homes::Estates;
 use crate::db::journal::Journal;
 use crate::db::pacing::Pacer;
 use crate::db::request::{GroupEntry, Request};
-use crate::db::snapshot::{Registered, Snapshot, Snapshots};
+use crate::db::snapshot::{Registered, Snapshot, SnapshotGuard, Snapshots};
 use crate::db::stats::Counters;
 use crate::db::table::{Super, Table};
 use crate::levels::{Heirs, Ids, ManifestStore, Poison, Reclaimer, Space};
@@ -192,6 +192,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Registers the present, for a short time.
+    pub(crate) fn register(&self) -> Registered<&Snapshots> {
+        Registered::new(&*self.snapshots, |_| self.visible())
+    }
+
+    /// Registers the present for as long as somebody likes.
+    pub(crate) fn register_owned(&self) -> SnapshotGuard {
+        Registered::new(self.snapshots.clone(), |_| self.visible())
+    }
+
     pub(crate) fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
         if snapshot.database != self.database {
             return Err(foreign_snapshot());
@@ -219,7 +229,7 @@ impl Engine {
             return Err(gone(at));
         }
         // Others have deleted ranges meanwhile: once more, at a sequence that is registered before the state is loaded.
-        let snapshot = Registered::new(&*self.snapshots, |_| self.visible());
+        let snapshot = self.register();
         self.get_in(&table.state(), table, key, snapshot.seq, &mut f)?.ok_or_else(|| gone(snapshot.seq))
     }
 

@@ -32,7 +32,7 @@ use crate::check::{CheckReport, Progress};
 use crate::db::commit::PendingCommit;
 use crate::db::engine::Engine;
 use crate::db::request::Form;
-use crate::db::snapshot::{Registered, Snapshot};
+use crate::db::snapshot::Snapshot;
 use crate::db::stats::Stats;
 use crate::db::subtable::Subtable;
 use crate::exec::{Executor, ExecutorOptions};
@@ -273,7 +273,7 @@ impl Db {
 
     /// A picture of the whole database at this moment. Cheap; does no I/O.
     pub fn snapshot(&self) -> Snapshot {
-        let guard = Registered::new(self.engine.snapshots.clone(), |_| self.engine.visible());
+        let guard = self.engine.register_owned();
         Snapshot { guard, database: self.engine.database }
     }
 

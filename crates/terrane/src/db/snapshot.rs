@@ -16,9 +16,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use terrane_base::Seq;
-use terrane_base::metrics::stripe;
-
-const SHARDS: usize = 16;
+use terrane_base::metrics::{STRIPES, stripe};
 
 /// Sequences, ascending, and how often each is registered. Most come at the end and many go at the front, soon.
 #[derive(Debug, Default)]
@@ -55,7 +53,7 @@ impl Shard {
 /// All registered snapshots of a database.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
-    shards: [CachePadded<Mutex<Shard>>; SHARDS],
+    shards: [CachePadded<Mutex<Shard>>; STRIPES],
 }
 
 impl AsRef<Snapshots> for Snapshots {
@@ -108,7 +106,7 @@ pub(crate) type SnapshotGuard = Registered<Arc<Snapshots>>;
 impl<A: AsRef<Snapshots>> Registered<A> {
     /// Registers the sequence that `published` returns at this moment.
     pub(crate) fn new(among: A, published: impl FnOnce(&A) -> Seq) -> Self {
-        let shard = stripe() % SHARDS;
+        let shard = stripe();
         let mut registered = among.as_ref().shards[shard].lock();
         let seq = published(&among);
         registered.add(seq);
@@ -188,10 +186,10 @@ mod tests {
         let s = Arc::new(Snapshots::default());
         let a = Registered::new(s.clone(), |_| 5);
         let others: Vec<_> =
-            (0..SHARDS).map(|_| std::thread::scope(|t| t.spawn(|| a.again(&*s)).join().unwrap())).collect();
+            (0..STRIPES).map(|_| std::thread::scope(|t| t.spawn(|| a.again(&*s)).join().unwrap())).collect();
         assert!(others.iter().all(|b| b.shard == a.shard));
         let c = a.handed_to(&*s);
-        assert_eq!(s.summary(), (SHARDS as u64 + 1, Some(5)));
+        assert_eq!(s.summary(), (STRIPES as u64 + 1, Some(5)));
         drop(others);
         assert_eq!((s.collect(9), s.summary()), (vec![5, 9], (1, Some(5))));
         drop(c);

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::compact::pick::LITTLE;
+use crate::compact::pick::may_stay;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 
@@ -92,8 +92,8 @@ impl Spent {
 impl Engine {
     /// A memtable of so many bytes has frozen.
     pub(crate) fn account_for_frozen(&self, table: &Table, bytes: u64) {
-        // Less than that stays in L0, where reads go on looking into it.
-        if bytes > self.options.memtable_bytes as u64 / LITTLE {
+        // What stays in L0 reads go on looking into.
+        if !may_stay(bytes, self.options.memtable_bytes as u64) {
             table.spent.begin_anew();
         }
     }
@@ -239,7 +239,7 @@ mod tests {
         assert!(table.table().spent.add(1), "a little one that nobody merges");
 
         let (db, table) = filled(ENOUGH, true);
-        while table.table().state().active().bytes() as u64 <= (32 << 20) / LITTLE {
+        while may_stay(table.table().state().active().bytes() as u64, 32 << 20) {
             put(&table, BELOW..BELOW + ENOUGH);
         }
         table.table().spent.add(LEAST - 1);

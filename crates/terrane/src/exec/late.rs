@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_media::Pool;
 
-use crate::db::snapshot::{Registered, SnapshotGuard};
+use crate::db::snapshot::SnapshotGuard;
 use crate::exec::request::{Answer, Request};
 use crate::exec::shared::{Arrival, Shared};
 use crate::read::multi::multi_get_registered;
@@ -22,7 +22,7 @@ struct Late {
 /// Has these looked up; the answers arrive at `core`, all at once.
 pub(super) fn look_up(shared: &Arc<Shared>, core: usize, requests: Vec<(u64, Request)>) {
     let engine = &shared.engine;
-    let snapshot = Registered::new(engine.snapshots.clone(), |_| engine.visible());
+    let snapshot = engine.register_owned();
     let late = Late { shared: shared.clone(), core, requests, snapshot };
     engine.media.spawn(Pool::Read, "lookups", Box::new(move || late.carry_out()));
 }

@@ -255,8 +255,8 @@ impl Cursor {
     }
 
     /// Tells `f` of the key under the cursor and its value, then of the next one, and so on, until `f` breaks or there is none.
-    /// Stands where `f` broke, else nowhere, and returns what it broke with. As [`Cursor::key`], [`Cursor::value`] and [`Cursor::next`] in turn, but in less
-    /// time where keys lie side by side.
+    /// Stands where `f` broke, else nowhere, and returns what it broke with. As [`Cursor::key`], [`Cursor::value`] and
+    /// [`Cursor::next`] in turn, but in less time where keys lie side by side.
     ///
     /// ```
     /// # fn main() -> terrane::Result<()> {
@@ -286,11 +286,10 @@ impl Cursor {
     /// As for [`Cursor::seek`] and [`Cursor::value`]. Of what comes behind `f` was not told then.
     pub fn walk<B>(&mut self, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         while self.inside {
-            let walked = if self.lead.is_on() { self.lead.walk(&mut f) } else { Ok(Walked::Large) };
-            match walked {
+            match self.lead.walk(&mut f) {
                 Ok(Walked::Broken(b)) => return Ok(Some(b)),
                 Ok(Walked::AllTold) => self.step(true)?,
-                Ok(Walked::Large) => {
+                Ok(Walked::Untold) => {
                     if let ControlFlow::Break(b) = f(self.key(), &self.value()?) {
                         return Ok(Some(b));
                     }

@@ -31,8 +31,8 @@ pub(crate) enum Walked<B> {
     Broken(B),
     /// To the last record that the lead has; it was told of.
     AllTold,
-    /// To a record of which its value is not all that there is to tell: it was not told of.
-    Large,
+    /// To where the lead does not tell: it is off, or the record's value lies elsewhere.
+    Untold,
 }
 
 /// See the module's head.
@@ -138,17 +138,17 @@ impl Lead {
         Ok(stepped)
     }
 
-    /// Tells `f` of the record on which it stands, steps, and so on.
+    /// Tells `f` of the record on which it stands, steps, and so on, as long as it is on and `f` does not break.
     #[inline]
     pub(crate) fn walk<B>(
         &mut self,
         f: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
     ) -> Result<Walked<B>> {
-        let Some(opened) = &self.block else { return Ok(Walked::Large) };
+        let Some(opened) = &self.block else { return Ok(Walked::Untold) };
         let (bytes, shape) = opened.parts();
         loop {
             if self.record.kind() == Kind::ValueRef {
-                return Ok(Walked::Large);
+                return Ok(Walked::Untold);
             }
             let value = bytes.get(self.record.value_range()).unwrap_or_default();
             if let ControlFlow::Break(b) = f(self.record.key(), value) {

@@ -13,9 +13,9 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use terrane_base::metrics::STRIPES;
 
 use crate::db::table::Table;
-use crate::read::scan::SHARDS;
 
 /// Most subtables for which one shard keeps what was left.
 pub(crate) const MOST: usize = 64;
@@ -23,7 +23,7 @@ pub(crate) const MOST: usize = 64;
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(crate) struct LeftScans {
-    shards: [CachePadded<Mutex<VecDeque<Weak<Table>>>>; SHARDS],
+    shards: [CachePadded<Mutex<VecDeque<Weak<Table>>>>; STRIPES],
 }
 
 impl LeftScans {

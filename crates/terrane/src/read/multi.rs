@@ -15,7 +15,6 @@ use terrane_cache::{FrameKey, Pin};
 use terrane_format::Kind;
 
 use crate::db::engine::Engine;
-use crate::db::snapshot::Registered;
 use crate::db::table::Table;
 use crate::read::blocks;
 use crate::read::lookup::{Copied, Found, Need, Step, View, Walk};
@@ -59,7 +58,7 @@ pub(crate) fn multi_get(
     if tell_at(engine, table, keys, None, |at, value| values.take(at, value))? {
         return Ok(values.0);
     }
-    let snapshot = Registered::new(&*engine.snapshots, |_| engine.visible());
+    let snapshot = engine.register();
     multi_get_registered(engine, table, keys, snapshot.seq)
 }
 
@@ -83,7 +82,7 @@ pub(crate) fn multi_get_with(
     mut f: impl FnMut(usize, Option<&[u8]>),
 ) -> Result<()> {
     // Registered from the beginning, for what was told cannot be taken back.
-    let snapshot = Registered::new(&*engine.snapshots, |_| engine.visible());
+    let snapshot = engine.register();
     tell_registered(engine, table, keys, snapshot.seq, |at, value| f(at, value.as_deref()))
 }
 

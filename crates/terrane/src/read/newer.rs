@@ -12,7 +12,6 @@ use terrane_format::extent::Index;
 use terrane_format::{Kind, checksum, filter};
 
 use crate::db::engine::Engine;
-use crate::db::snapshot::Registered;
 use crate::db::table::{Super, Table};
 use crate::levels::ExtentRef;
 use crate::read::blocks::{Part, load};
@@ -63,7 +62,7 @@ impl Engine {
         seq: Seq,
     ) -> Result<bool> {
         // Registered, so that no picture of range deletions is dropped below us.
-        let now = Registered::new(&*self.snapshots, |_| self.visible());
+        let now = self.register();
         let state = table.state_full();
         table.check_alive()?;
         let place = |e: terrane_base::Error| e.with_subtable(&*table.name);

@@ -6,7 +6,7 @@ use terrane_base::Result;
 use terrane_cache::{FrameKey, Pin};
 
 use crate::db::engine::Engine;
-use crate::db::snapshot::{Registered, SnapshotGuard};
+use crate::db::snapshot::SnapshotGuard;
 use crate::db::table::{Super, Table};
 use crate::read::blocks::load;
 use crate::read::lookup::{Copied, Found, Need, Step, View, Walk};
@@ -87,7 +87,7 @@ impl BlockRequest {
 impl Lookup {
     pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, key: &[u8]) -> Result<Self> {
         // Registered before the state is loaded, as for a cursor.
-        let snapshot = Registered::new(engine.snapshots.clone(), |_| engine.visible());
+        let snapshot = engine.register_owned();
         let state = table.state_full();
         // After the state was taken: that of a dropped table may be the empty one.
         table.check_alive()?;

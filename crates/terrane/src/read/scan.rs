@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use terrane_base::metrics::stripe;
+use terrane_base::metrics::{STRIPES, stripe};
 use terrane_base::seat::Seat;
 use terrane_base::{Kept, MAX_SEQ, Result, Seq};
 
@@ -38,7 +38,6 @@ use crate::read::left::LeftScans;
 use crate::read::merge::Merge;
 use crate::read::source::Source;
 
-pub(crate) const SHARDS: usize = 16;
 /// Most bytes that a buffer of a scan or of tools at rest keeps.
 pub(crate) const RESTING_BYTES: usize = 1 << 10;
 
@@ -177,7 +176,7 @@ impl Default for Tools {
 /// The cursors of a subtable, by their seats. Spread over shards by thread.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    shards: [CachePadded<Mutex<Shard>>; SHARDS],
+    shards: [CachePadded<Mutex<Shard>>; STRIPES],
 }
 
 #[derive(Debug, Default)]
@@ -227,7 +226,7 @@ pub(crate) struct Seated {
 impl Seated {
     /// A seat among the readers of `table`, and tools; what is in a `shared` one shows what the subtable has and nothing else.
     pub(crate) fn new(table: &Table, shared: bool) -> (Self, Tools) {
-        let shard = stripe() % SHARDS;
+        let shard = stripe();
         let mut readers = table.readers.shards[shard].lock();
         let reader = readers.left.take_if(|_| shared).unwrap_or_default();
         reader.at.store(readers.open.len(), Ordering::Relaxed);
@@ -393,7 +392,7 @@ mod tests {
     fn only_so_many_subtables_keep_what_was_left() {
         let (tables, noted) = ([(); MOST + 2].map(|()| table()), LeftScans::default());
         tables.iter().for_each(|t| assert!(!visit(t, &noted)));
-        let left = |t: &Arc<Table>| t.readers.shards[stripe() % SHARDS].lock().left.is_some();
+        let left = |t: &Arc<Table>| t.readers.shards[stripe()].lock().left.is_some();
         let kept: Vec<_> = tables.iter().map(left).collect();
         assert_eq!(kept, [vec![false; 2], vec![true; MOST]].concat());
         assert!(visit(&tables[2], &noted) && !visit(&tables[0], &noted));

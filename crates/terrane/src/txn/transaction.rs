@@ -9,7 +9,7 @@ use terrane_locks::{Mode, Owner, Patience};
 use crate::db::commit::PendingCommit;
 use crate::db::engine::Engine;
 use crate::db::request::Form;
-use crate::db::snapshot::{Registered, SnapshotGuard};
+use crate::db::snapshot::SnapshotGuard;
 use crate::db::subtable::Subtable;
 use crate::db::table::Table;
 use crate::options::Durability;
@@ -82,8 +82,8 @@ impl Transaction {
         }
         engine.guard_writes()?;
         engine.transactions.begun.add(1);
-        let snapshot = (options.optimistic || options.isolation == Isolation::Snapshot)
-            .then(|| Registered::new(engine.snapshots.clone(), |_| engine.visible()));
+        let snapshot =
+            (options.optimistic || options.isolation == Isolation::Snapshot).then(|| engine.register_owned());
         Ok(Transaction {
             locks: engine.transactions.owner(),
             isolation: options.isolation,

@@ -10,7 +10,7 @@ use crate::levels::{ExtentRef, Run, Version};
 /// Urgency of an L0 that is due.
 pub(super) const L0_URGENCY: f64 = 3.0;
 /// All of L0 is little if it is one part in so many of what memtables may hold, ...
-pub(crate) const LITTLE: u64 = 4;
+const LITTLE: u64 = 4;
 /// ... and meets so many times as much in L1.
 const MEETS: u64 = 16;
 
@@ -20,17 +20,18 @@ pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
         return None;
     }
     let all = All::of(p.version)?;
-    if runs.len() > 1 && !p.paid && all.is_little(p.memtable_bytes) {
+    let is_little = all.is_little(p.memtable_bytes);
+    if runs.len() > 1 && !p.paid && is_little {
         let range = all.range();
         if p.busy.barred(0, &range).is_none() {
             return join(p, range);
         }
     }
-    let is_due = l0_is_due(p.version, p.memtable_bytes);
+    let is_due = is_due(p.version, is_little);
     let urgency = match runs.len() {
         _ if p.paid && !is_due => 1.0,
         // Straight down if that rewrites little more than itself.
-        1 if all.meets * 3 <= all.own * 4 => 1.0,
+        1 if all.meets() * 3 <= all.own * 4 => 1.0,
         1 => 0.0,
         // It does not grow with what is left of them: else L0 would be neglected when a pass nears its end, just before it makes
         // room.
@@ -56,12 +57,12 @@ fn join(p: &Picture<'_>, range: KeyRange) -> Option<Pick> {
     Some(Pick { from: 0, to: 0, range, reason: Reason::Join, urgency })
 }
 
-/// All of L0, from key to key, and what it meets in L1.
+/// All of L0, from key to key.
 struct All<'a> {
+    version: &'a Version,
     lo: &'a [u8],
     hi: &'a [u8],
     own: u64,
-    meets: u64,
 }
 
 impl<'a> All<'a> {
@@ -69,7 +70,12 @@ impl<'a> All<'a> {
         let spans = || version.l0.iter().filter_map(|r| span(r));
         let (lo, hi) = (spans().map(|s| s.0).min()?, spans().map(|s| s.1).max()?);
         let own = version.l0.iter().map(|r| r.bytes()).sum();
-        Some(All { lo, hi, own, meets: bytes(overlapping(level(version, 1), lo, Some(hi))) })
+        Some(All { version, lo, hi, own })
+    }
+
+    /// Bytes of L1 that it meets.
+    fn meets(&self) -> u64 {
+        bytes(overlapping(level(self.version, 1), self.lo, Some(self.hi)))
     }
 
     fn range(&self) -> KeyRange {
@@ -77,14 +83,23 @@ impl<'a> All<'a> {
     }
 
     fn is_little(&self, memtable_bytes: u64) -> bool {
-        self.own <= memtable_bytes / LITTLE && self.own.saturating_mul(MEETS) <= self.meets
+        may_stay(self.own, memtable_bytes) && self.own.saturating_mul(MEETS) <= self.meets()
     }
+}
+
+/// Whether so much stays in L0 if there is enough below.
+pub(crate) fn may_stay(bytes: u64, memtable_bytes: u64) -> bool {
+    bytes <= memtable_bytes / LITTLE
 }
 
 /// Whether L0 waits for merges: for its pass through L1 to go on or, as long as it is little beside L1 and what memtables may hold, for a
 /// place.
 pub(crate) fn l0_is_due(version: &Version, memtable_bytes: u64) -> bool {
-    if All::of(version).is_some_and(|all| all.is_little(memtable_bytes)) {
+    is_due(version, All::of(version).is_some_and(|all| all.is_little(memtable_bytes)))
+}
+
+fn is_due(version: &Version, is_little: bool) -> bool {
+    if is_little {
         return version.l0.len() >= MAX_L0_RUNS;
     }
     // A run that has nothing but range tombstones is there until a pass has gone round.

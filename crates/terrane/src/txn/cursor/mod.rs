@@ -21,7 +21,7 @@ use std::sync::Arc;
 use terrane_base::{Error, Result};
 
 use crate::db::anchor::Anchor;
-use crate::db::snapshot::{Registered, SnapshotGuard};
+use crate::db::snapshot::SnapshotGuard;
 use crate::read::iter::{Cursor, KeyValue, ReadOptions};
 use crate::txn::big::run::OwnRun;
 use crate::txn::cursor::direction::Way;
@@ -92,7 +92,7 @@ impl<'t> TransactionCursor<'t> {
         }
         // Read committed: one moment for all of it, however often the base is made anew.
         if !covers && !locks_rows && snapshot.is_none() {
-            snapshot = Some(Registered::new(txn.engine.snapshots.clone(), |_| txn.engine.visible()));
+            snapshot = Some(txn.engine.register_owned());
         }
         let bounds = Window { start: options.lower.unwrap_or_default(), end: options.upper };
         let (base, spilled) = walk::base(txn, &anchor, snapshot.as_ref(), &bounds)?;
