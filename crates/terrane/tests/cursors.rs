@@ -4,11 +4,13 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::{Rng, TUNING, fresh, open, tiny, tiny_table};
-use terrane::media::sim::SimMedia;
+use support::{Rng, TUNING, dir, fresh, open, tiny, tiny_table};
+use terrane::media::Media;
+use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::{
     Cursor, Db, ErrorKind, Isolation, Options, Range, ReadOptions, Subtable, Swizzling, TransactionOptions,
     Tuning,
@@ -121,9 +123,18 @@ fn a_walk_tells_what_steps_show_and_stands_where_it_was_broken_off() {
         if round % 4 == 1 {
             fill(&t, &mut rows, (round..1000).step_by(90), round);
         }
+        if round == 20 {
+            // From here on without a range that is deleted.
+            t.compact().unwrap();
+        }
         let mut c = t.cursor(options).unwrap();
-        c.seek(&key(from)).unwrap();
-        let want: Vec<_> = rows.range(key(from)..).filter(|(k, _)| !bounded || **k < key(to)).collect();
+        let mut want: Vec<_> = rows.range(key(from)..).filter(|(k, _)| !bounded || **k < key(to)).collect();
+        if round % 6 == 4 {
+            c.seek_for_prev(&key(from)).unwrap();
+            want.splice(0..0, rows.range(..key(from)).next_back().filter(|_| !rows.contains_key(&key(from))));
+        } else {
+            c.seek(&key(from)).unwrap();
+        }
         let limit = 1 + rng.below(300) as usize;
         let mut told = Vec::new();
         let mut walk = |c: &mut Cursor, limit: usize| {
@@ -147,6 +158,14 @@ fn a_walk_tells_what_steps_show_and_stands_where_it_was_broken_off() {
         }
         assert_eq!(walked, Some(limit));
         shows(&c, Some(want[n - 1]));
+        if n > 1 && round % 2 == 0 {
+            c.prev().unwrap();
+            shows(&c, Some(want[n - 2]));
+            c.next().unwrap();
+        }
+        let panics = catch_unwind(AssertUnwindSafe(|| c.walk::<()>(|_, _| panic!("of its own"))));
+        assert!(panics.is_err());
+        shows(&c, Some(want[n - 1]));
         // On from there, and to the end.
         c.next().unwrap();
         let (walked, all) = walk(&mut c, usize::MAX);
@@ -154,6 +173,51 @@ fn a_walk_tells_what_steps_show_and_stands_where_it_was_broken_off() {
         assert!(all.iter().map(|(k, v)| (k, v)).eq(want));
     }
     db.close().unwrap();
+}
+
+#[test]
+fn a_walk_that_fails_has_told_of_all_in_front() {
+    let (media, db) = fresh(9, &tiny()).unwrap();
+    let t = db.subtable("t0").unwrap();
+    let mut rng = Rng(9);
+    // What does not compress.
+    let mut bytes = |n: usize| (0..n).map(|_| rng.below(256) as u8).collect::<Vec<_>>();
+    let rows: Rows = (0..2000).map(|i| (key(i), bytes(if i % 40 == 7 { 4000 } else { 60 }))).collect();
+    rows.iter().for_each(|(k, v)| t.put(k, v).unwrap());
+    t.flush().unwrap();
+    db.close().unwrap();
+    let image = media.image();
+    let (mut stands, mut steps) = (0, 0);
+    let data = media.list(dir()).unwrap().into_iter().filter(|f| f.name.starts_with("data-"));
+    for (file, at) in data.flat_map(|f| (0..f.len).step_by(8 << 10).map(move |at| (f.name.clone(), at))) {
+        let media = image.crash(CrashKind::Process, 1);
+        media.flip_bit(&dir().join(file), at * 8 + rng.below(8 << 10)).unwrap();
+        let Ok(db) = open(&media, &tiny()) else { continue };
+        let mut c = db.subtable("t0").unwrap().cursor(ReadOptions::new()).unwrap();
+        if c.seek_to_first().is_err() {
+            continue;
+        }
+        let mut told = Vec::new();
+        let walked = c.walk::<()>(|k, v| {
+            told.push((k.to_vec(), v.to_vec()));
+            ControlFlow::Continue(())
+        });
+        assert!(told.iter().map(|(k, v)| (k, v)).eq(rows.iter().take(told.len())));
+        match walked {
+            Ok(_) => assert_eq!(told.len(), rows.len()),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption);
+                if c.valid() {
+                    stands += 1;
+                    assert_eq!(Some(c.key()), rows.keys().nth(told.len()).map(|k| &k[..]));
+                    assert_eq!(c.value().unwrap_err().kind(), ErrorKind::Corruption);
+                } else {
+                    steps += 1;
+                }
+            }
+        }
+    }
+    assert!(stands > 5 && steps > 5, "{stands} values, {steps} steps");
 }
 
 #[test]

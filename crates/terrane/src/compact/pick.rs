@@ -42,7 +42,7 @@ use crate::options::Options;
 use heat::{hot_from, pick_heat};
 #[cfg(test)]
 pub(crate) use l0::pass_is_due;
-pub(crate) use l0::{l0_is_due, may_stay};
+pub(crate) use l0::{l0_goes_down, l0_is_due};
 use l0::{l0_piece, next_of_pass, pick_l0};
 
 /// Most L0 runs a subtable may have.
@@ -471,8 +471,8 @@ fn pick_rest(p: &Picture<'_>, dead: &Dead) -> Option<Pick> {
     let l0 = p.version.l0.iter().map(|r| r.bytes()).sum::<u64>() + dead.bytes_of(trimmed);
     let levels: Vec<u64> = p.version.levels.iter().map(|r| r.bytes()).collect();
     // Where L2 compresses, L1 is to be small beside it, whichever is larger.
-    let may_stay = if p.compresses { levels.get(1..).unwrap_or_default() } else { &levels };
-    let largest = may_stay.iter().max().copied().unwrap_or(0);
+    let resting = if p.compresses { levels.get(1..).unwrap_or_default() } else { &levels };
+    let largest = resting.iter().max().copied().unwrap_or(0);
     let all = l0 + levels.iter().sum::<u64>();
     if (all - largest) as f64 <= largest as f64 * RESTING {
         return None;

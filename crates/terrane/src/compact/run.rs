@@ -232,6 +232,9 @@ impl Engine {
         version.retire(&next, applied.obsolete, values);
         drop(edit_guard);
         table.readers.strip();
+        if pick.from < pick.to && pick.from == 0 {
+            self.account_for_gone(table);
+        }
         let now = self.media.now();
         match pick.reason {
             Reason::L0 => table.passes.lock().done(progress, now),

@@ -328,9 +328,6 @@ impl Engine {
             }
             met = None;
         }
-        if table.spent.has_paid() && state.version.l0.is_empty() && state.memtables.len() < 2 {
-            table.spent.begin_anew();
-        }
         let busy = table.busy.lock();
         let cursors = table.cursors.lock();
         pick::pick(&Picture {
@@ -342,7 +339,8 @@ impl Engine {
             oldest_snapshot,
             compresses: table.options().compression != Compression::None,
             met: met.as_ref(),
-            paid: table.spent.has_paid(),
+            // What may be damaged is not gone through for it again and again.
+            paid: table.spent.has_paid() && !table.trouble.any(),
         })
     }
 

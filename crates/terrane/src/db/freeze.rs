@@ -55,7 +55,6 @@ impl Engine {
             Ok(boundary) => {
                 debug_assert_eq!(boundary.epoch, generation);
                 self.generation.store(boundary.epoch, Ordering::Release);
-                self.account_for_frozen(table, old.bytes() as u64);
                 let end: Lsn = boundary.pos * 8;
                 old.freeze(end);
                 self.next_boundary.fetch_min(end, Ordering::SeqCst);

@@ -10,16 +10,22 @@
 //! What is written for it stays in proportion to what was written anyway, [`REWRITES`] bytes of levels for each byte that memtables and
 //! L0 take, or else to what it spares: for so many times as many, reads must have paid so many times.
 //!
+//! The account ends when all of that has gone down, or is about to anyway, whoever had that done. What has come since reads paid, they have
+//! not paid for.
+//!
 //! # Concurrency
-//! One job at a time looks what was paid for ([`Engine::look_at_reads`]). Counts are relaxed: where a freeze and that job set them back
-//! at the same time, some looks count twice or not at all.
+//! One job at a time looks what was paid for ([`Engine::look_at_reads`]). Counts are relaxed: where jobs set them back at the same time,
+//! some looks count twice or not at all.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::compact::pick::may_stay;
+use parking_lot::Mutex;
+use terrane_base::Seq;
+
+use crate::compact::pick::l0_goes_down;
 use crate::db::engine::Engine;
-use crate::db::table::Table;
+use crate::db::table::{Super, Table};
 
 /// Bytes that are merged in the time that a lookup's look takes. (1 M records of 16 and 100 bytes in memory, one thread: a look into a run
 /// of L0 took 110 ns, into a memtable 140, and merging them down 3.1 ns a byte.)
@@ -41,13 +47,39 @@ pub(crate) struct Spent {
     looks: AtomicU64,
     /// At how many somebody is to see what they pay for.
     due: AtomicU64,
-    /// They have paid for emptying L0, and that is not done yet.
-    paid: AtomicBool,
+    /// What they have paid for and is not down yet.
+    paid: Mutex<Option<Paid>>,
+}
+
+/// What was above L1 at some time.
+#[derive(Clone, Copy, Debug)]
+struct Paid {
+    /// It was in memtables of generations less than this, ...
+    before: u64,
+    /// ... and none of L0 was newer than this.
+    upto: Seq,
+}
+
+impl Paid {
+    /// What is there now, or a little less.
+    fn for_all_of(engine: &Engine, table: &Table) -> Self {
+        let upto = engine.visible();
+        let state = table.state();
+        let active = state.active();
+        Paid { before: active.generation() + u64::from(!active.is_empty()), upto }
+    }
+
+    /// Whether `state` has some of it above L1.
+    fn is_above(&self, state: &Super) -> bool {
+        let mut parts = state.version.l0.iter().flat_map(|run| run.refs());
+        state.memtables.iter().any(|m| m.generation() < self.before)
+            || parts.any(|part| part.extent.meta.min_seq <= self.upto)
+    }
 }
 
 impl Default for Spent {
     fn default() -> Self {
-        Spent { looks: AtomicU64::new(0), due: AtomicU64::new(LEAST), paid: AtomicBool::new(false) }
+        Spent { looks: AtomicU64::new(0), due: AtomicU64::new(LEAST), paid: Mutex::new(None) }
     }
 }
 
@@ -57,15 +89,28 @@ impl Spent {
         self.looks.fetch_add(looks, Ordering::Relaxed) + looks >= self.due.load(Ordering::Relaxed)
     }
 
-    /// So much has frozen that what is above goes down anyway; or all has gone down.
-    pub(crate) fn begin_anew(&self) {
-        self.set(0, LEAST);
-        self.paid.store(false, Ordering::Release);
-    }
-
     /// Whether L0 is to be emptied for what was spent.
     pub(crate) fn has_paid(&self) -> bool {
-        self.paid.load(Ordering::Acquire)
+        self.paid.lock().is_some()
+    }
+
+    /// Some of what was above has gone down, so that there is `state`.
+    fn some_is_gone(&self, state: &Super, memtable_bytes: u64) {
+        let mut paid = self.paid.lock();
+        let version = &state.version;
+        let ends = match *paid {
+            Some(paid) => !paid.is_above(state),
+            None => version.l0.is_empty() || l0_goes_down(version, memtable_bytes),
+        };
+        if ends {
+            *paid = None;
+            self.set(0, LEAST);
+        }
+    }
+
+    /// Nothing can be done for them now.
+    fn look_later(&self) {
+        self.due.store(self.looks.load(Ordering::Relaxed).saturating_add(LEAST), Ordering::Relaxed);
     }
 
     fn set(&self, looks: u64, due: u64) {
@@ -74,7 +119,8 @@ impl Spent {
     }
 
     /// Whether the looks pay for merging `above` bytes into the `into` bytes of L1, beside a level of `largest` bytes. If they do, or there
-    /// is too little above, they are gone; else they are to be looked at again when there are enough.
+    /// is too little above, they are gone; else they are to be looked at again when there are enough, or when they would be if more had come
+    /// above meanwhile: the price may be less then.
     fn pays(&self, above: u64, into: u64, largest: u64) -> bool {
         let looks = self.looks.load(Ordering::Relaxed);
         let once = ((above + into) / BYTES_A_LOOK).max(LEAST);
@@ -82,7 +128,7 @@ impl Spent {
         let price = once.saturating_mul(times);
         let worth = above >= LEAST_BYTES;
         match worth && looks < price {
-            true => self.set(looks, price),
+            true => self.set(looks, price.min(looks.saturating_add(once))),
             false => self.set(0, if worth { LEAST } else { once }),
         }
         worth && looks >= price
@@ -90,12 +136,9 @@ impl Spent {
 }
 
 impl Engine {
-    /// A memtable of so many bytes has frozen.
-    pub(crate) fn account_for_frozen(&self, table: &Table, bytes: u64) {
-        // What stays in L0 reads go on looking into.
-        if !may_stay(bytes, self.options.memtable_bytes as u64) {
-            table.spent.begin_anew();
-        }
+    /// A memtable, or some of L0, has gone down.
+    pub(crate) fn account_for_gone(&self, table: &Table) {
+        table.spent.some_is_gone(&table.state(), self.options.memtable_bytes as u64);
     }
 
     /// A cursor has sought and stepped for as long as so many looks take.
@@ -124,6 +167,10 @@ impl Engine {
 
     /// Has memtable and L0 go down to L1, if reads have paid for that.
     fn bring_down(self: &Arc<Self>, table: &Arc<Table>) {
+        // What was paid for is not done yet, or nothing can be done.
+        if table.spent.has_paid() || !table.can_flush_next() || table.trouble.any() {
+            return table.spent.look_later();
+        }
         let state = table.state();
         let bytes = |at: usize| state.version.levels.get(at).map_or(0, |run| run.bytes());
         let largest = (0..state.version.levels.len()).map(bytes).max().unwrap_or(0);
@@ -131,10 +178,12 @@ impl Engine {
         let active = if state.active().is_empty() { 0 } else { state.active().bytes() as u64 };
         let pays = table.spent.pays(active + l0, bytes(0), largest);
         drop(state);
-        // What was paid for is not done yet, or cannot be done: then the looks are gone.
-        let hindered = table.spent.has_paid() || !table.can_flush_next() || table.trouble.any();
-        if pays && !hindered && self.check_writable().is_ok() && self.freeze_now(table).is_ok() {
-            table.spent.paid.store(true, Ordering::Release);
+        if pays && self.check_writable().is_ok() {
+            // Before it freezes: it may have gone down right after.
+            *table.spent.paid.lock() = Some(Paid::for_all_of(self, table));
+            if self.freeze_now(table).is_err() {
+                *table.spent.paid.lock() = None;
+            }
         }
     }
 }
@@ -231,21 +280,69 @@ mod tests {
     }
 
     #[test]
-    fn a_memtable_that_freezes_ends_the_account_unless_it_stays_in_l0() {
+    fn the_account_goes_on_until_l0_goes_down_whoever_has_that_done() {
         let (db, table) = filled(ENOUGH, true);
         table.table().spent.add(LEAST - 1);
         table.flush().unwrap();
         assert_eq!(sources(&db, &table), 1);
-        assert!(table.table().spent.add(1), "a little one that nobody merges");
-
-        let (db, table) = filled(ENOUGH, true);
-        while may_stay(table.table().state().active().bytes() as u64, 32 << 20) {
-            put(&table, BELOW..BELOW + ENOUGH);
-        }
-        table.table().spent.add(LEAST - 1);
+        assert!(table.table().spent.add(1), "a run that nobody merges");
+        put(&table, 0..ENOUGH);
         table.flush().unwrap();
+        assert_eq!(sources(&db, &table), 0, "two runs, which are not paid for");
         assert!(!table.table().spent.add(LEAST - 1));
-        drop(db);
+
+        put(&table, 0..ENOUGH);
+        assert!(table.table().spent.add(1));
+        table.compact().unwrap();
+        assert!(!table.table().spent.add(LEAST - 1));
+    }
+
+    #[test]
+    fn what_has_come_since_is_not_paid_for() {
+        let (db, table) = filled(ENOUGH, false);
+        let (t, engine) = (table.table(), &db.engine);
+        let pay = |paid| *t.spent.paid.lock() = Some(paid);
+        let ends = || {
+            engine.account_for_gone(t);
+            !t.spent.has_paid()
+        };
+        let first = Paid::for_all_of(engine, t);
+        pay(first);
+        assert!(!ends(), "it is in a memtable");
+        put(&table, 0..FEW);
+        table.flush().unwrap();
+        assert!(!ends(), "it is in L0");
+        put(&table, 0..FEW);
+        table.flush().unwrap();
+        assert!(!ends());
+        table.compact().unwrap();
+        assert!(ends());
+
+        put(&table, 0..FEW);
+        pay(Paid::for_all_of(engine, t));
+        assert!(!ends());
+        pay(first);
+        assert!(ends(), "only what has come since is in a memtable");
+        table.flush().unwrap();
+        pay(Paid::for_all_of(engine, t));
+        assert!(!ends(), "a run, and an empty memtable");
+        pay(first);
+        assert!(ends(), "only what has come since is in L0");
+    }
+
+    #[test]
+    fn looks_are_kept_while_nothing_can_be_done() {
+        let (db, table) = filled(ENOUGH, true);
+        let (t, engine) = (table.table(), &db.engine);
+        t.spent.add(LEAST * 8);
+        *t.spent.paid.lock() = Some(Paid::for_all_of(engine, t));
+        engine.bring_down(t);
+        assert!(!t.spent.add(LEAST - 1), "it is looked at again after a while");
+        assert_eq!(sources(&db, &table), 1);
+        *t.spent.paid.lock() = None;
+        engine.bring_down(t);
+        assert_eq!(sources(&db, &table), 0);
+        assert!(!t.spent.has_paid() && !t.spent.add(LEAST - 1));
     }
 
     #[test]
@@ -271,6 +368,15 @@ mod tests {
         assert!(!spent.add(LEAST - 1));
         assert!(spent.add(1));
         assert!(spent.pays(LEAST_BYTES, 0, largest));
+        // Looked at again before they pay: when more is above, they may.
+        let largest = LEAST_BYTES * REWRITES * 100;
+        assert!(spent.add(LEAST * 9));
+        assert!(!spent.pays(LEAST_BYTES, 0, largest), "a hundred times the price");
+        assert!(!spent.add(LEAST - 1));
+        assert!(spent.add(1));
+        assert!(!spent.pays(LEAST_BYTES * 9, 0, largest / 2), "more than two times five");
+        assert!(spent.add(LEAST * 3));
+        assert!(spent.pays(LEAST_BYTES * 10, 0, largest / 10));
         assert!(spent.add(1 << 40));
         assert!(!spent.pays(LEAST_BYTES, 0, u64::MAX), "it takes more than that");
     }

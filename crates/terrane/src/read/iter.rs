@@ -254,9 +254,11 @@ impl Cursor {
         }
     }
 
-    /// Tells `f` of the key under the cursor and its value, then of the next one, and so on, until `f` breaks or there is none.
-    /// Stands where `f` broke, else nowhere, and returns what it broke with. As [`Cursor::key`], [`Cursor::value`] and
-    /// [`Cursor::next`] in turn, but in less time where keys lie side by side.
+    /// Tells `f` of the key under the cursor and its value, then of the next one, and so on, until `f` breaks or there is none. As
+    /// [`Cursor::key`], [`Cursor::value`] and [`Cursor::next`] in turn, but in less time where keys lie side by side.
+    ///
+    /// Returns what `f` broke with. The cursor then stands on the key of which `f` was told last; another walk begins by telling of it
+    /// again. After a walk that was not broken off the cursor is not valid.
     ///
     /// ```
     /// # fn main() -> terrane::Result<()> {
@@ -283,7 +285,8 @@ impl Cursor {
     /// ```
     ///
     /// # Errors
-    /// As for [`Cursor::seek`] and [`Cursor::value`]. Of what comes behind `f` was not told then.
+    /// As for [`Cursor::next`]; then the cursor is not valid. As for [`Cursor::value`]; then it stands on the key whose value cannot be
+    /// read. Either way `f` was told of all keys in front of it, and of none from there on.
     pub fn walk<B>(&mut self, mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         while self.inside {
             match self.lead.walk(&mut f) {

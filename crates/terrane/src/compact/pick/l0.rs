@@ -83,19 +83,23 @@ impl<'a> All<'a> {
     }
 
     fn is_little(&self, memtable_bytes: u64) -> bool {
-        may_stay(self.own, memtable_bytes) && self.own.saturating_mul(MEETS) <= self.meets()
+        self.own <= memtable_bytes / LITTLE && self.own.saturating_mul(MEETS) <= self.meets()
     }
-}
-
-/// Whether so much stays in L0 if there is enough below.
-pub(crate) fn may_stay(bytes: u64, memtable_bytes: u64) -> bool {
-    bytes <= memtable_bytes / LITTLE
 }
 
 /// Whether L0 waits for merges: for its pass through L1 to go on or, as long as it is little beside L1 and what memtables may hold, for a
 /// place.
 pub(crate) fn l0_is_due(version: &Version, memtable_bytes: u64) -> bool {
-    is_due(version, All::of(version).is_some_and(|all| all.is_little(memtable_bytes)))
+    is_due(version, is_little(version, memtable_bytes))
+}
+
+/// Whether L0's pass through L1 is to go on.
+pub(crate) fn l0_goes_down(version: &Version, memtable_bytes: u64) -> bool {
+    !is_little(version, memtable_bytes) && is_due(version, false)
+}
+
+fn is_little(version: &Version, memtable_bytes: u64) -> bool {
+    All::of(version).is_some_and(|all| all.is_little(memtable_bytes))
 }
 
 fn is_due(version: &Version, is_little: bool) -> bool {
