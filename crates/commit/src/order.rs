@@ -81,7 +81,8 @@ pub trait Orderer<E> {
     /// each entry exactly once, in order and without gaps. What is left in the group afterwards is dropped. Must not
     /// wait for a commit: none is settled before this returns. Threads that wait are best left in `wakes`
     /// ([`terrane_base::Settler::settle_later`]): they are woken when ordering is another's, or has gone on for some groups.
-    /// Before it blocks it should [wake](Wakes::wake) them.
+    /// Before it blocks it should [wake](Wakes::wake) them, and those for whom it has blocked after that: with what they commit next the
+    /// next group is larger.
     fn settle(&self, group: &mut [Filled<E>], wakes: &mut Wakes);
 
     /// The completion of somebody who waits for `next` and is willing to go on as orderer: who blocks in

@@ -414,11 +414,13 @@ impl Orderer<GroupEntry> for Engine {
         {
             log.advance(end);
         }
+        let mut has_blocked = false;
         if failed.is_none() {
             // A log that is being closed may have been flushed without these.
             let wants_sync = |e: &GroupEntry| e.sync || e.attachment.is_some();
             if group.iter().flat_map(|f| &f.entry).any(wants_sync) || self.journal.is_closed() {
-                if self.journal.log().is_some() {
+                has_blocked = self.journal.log().is_some();
+                if has_blocked {
                     // It blocks: those of groups before need not wait for that.
                     wakes.wake();
                 }
@@ -446,6 +448,10 @@ impl Orderer<GroupEntry> for Engine {
                     drop(m.locks);
                     m.settler.settle_later(refused.map_or(Ok(m.seq), Err), wakes);
                 });
+                if has_blocked {
+                    // What they commit next is to be in the next flush, not in the one after it.
+                    wakes.wake();
+                }
                 if self.next_boundary.load(Ordering::SeqCst) <= end {
                     self.boundary_passed();
                 }
