@@ -64,6 +64,8 @@ pub(crate) enum Kind {
     TerraneSkiplistMemory,
     /// terrane, but that runs pile up in L0: of a sixtieth of the records each, and nothing is merged
     TerranePiled,
+    /// terrane-piled without filters: a lookup looks into every run that came before its key's
+    TerranePiledBare,
     /// terrane, with persistent memory in the page cache, and a log that trails behind
     TerranePageCache,
     #[cfg(feature = "peers")]
@@ -115,6 +117,7 @@ impl Kind {
             Kind::TerraneSkiplist => "terrane-skiplist",
             Kind::TerraneSkiplistMemory => "terrane-skiplist-memory",
             Kind::TerranePiled => "terrane-piled",
+            Kind::TerranePiledBare => "terrane-piled-bare",
             Kind::TerranePageCache => "terrane-page-cache",
             #[cfg(feature = "peers")]
             Kind::Rocksdb => "rocksdb",

@@ -74,7 +74,7 @@ impl Terrane {
             Kind::TerranePageCache => Medium::Pmem(memory.mode(PmemMode::PageCache)),
             _ => Medium::Log,
         };
-        let piled = entrant.kind == Kind::TerranePiled;
+        let piled = matches!(entrant.kind, Kind::TerranePiled | Kind::TerranePiledBare);
         // Half of it becomes a run.
         let memtable_bytes = if piled { s.piled_run_bytes() * 2 } else { s.memtable_bytes };
         let options = Options::new()
@@ -97,6 +97,9 @@ impl Terrane {
             settings::Compression::Zstd => Compression::Zstd(1),
         };
         let mut of_table = SubtableOptions::new().compression(compression).directory(directory);
+        if entrant.kind == Kind::TerranePiledBare {
+            of_table = of_table.filter_bits(0);
+        }
         if matches!(entrant.kind, Kind::TerraneSkiplist | Kind::TerraneSkiplistMemory) {
             of_table = of_table.index(IndexKind::Skiplist);
         }
