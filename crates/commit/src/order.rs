@@ -27,7 +27,8 @@
 //! *Who waits for an outcome is woken behind it*, when the role is another's: a thread that is woken takes the processor from the one that
 //! wakes it, if there are more threads than processors; with the role in its hands that one would stop all others, which would go to
 //! sleep, and have to be woken in their turn. (With 32 threads on two processors that took a third of the commits, and a hundred times the
-//! 99th percentile.)
+//! 99th percentile.) Who has blocked in [`Orderer::settle`] wakes those for whom it did before it returns: what they commit next is then in
+//! the next group, which else would have the commits of half of the threads.
 //!
 //! *Who waits for a slot is woken.* Waiting (the ring is full) takes the mutex, raises the `CROWD` flag in the role's
 //! word, looks at the slot once more, and sleeps. The orderer empties slots before it next changes that word. If the
