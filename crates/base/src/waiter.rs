@@ -19,7 +19,7 @@
 //! argument holds for electing. Every RMW on the word is AcqRel, so whoever sees `SETTLED` sees all that was done before.
 //!
 //! Settling and waking may be apart ([`Settler::settle_later`]): a thread that is woken often takes the processor from the one that
-//! wakes it, which must not have anything then that others need.
+//! wakes it. So that one should have nothing then that others need, unless it has waited itself just before or is about to.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,7 +54,7 @@ const SPINS: usize = 0;
 
 /// Who is told when an outcome is known.
 pub enum Waiter {
-    /// Wakes an async task.
+    /// Wakes an async task. Is called on a thread that settles outcomes: it must be quick, and must not run the task there and then.
     Waker(Waker),
     /// Is called on the thread that settles the outcome; must be quick and must not block.
     Callback(Box<dyn FnOnce(Result<u64>) + Send>),

@@ -122,6 +122,12 @@ impl Chain {
         u64::from(self.tail.slots.load(Ordering::Relaxed)) * self.space.zone_bytes() as u64
     }
 
+    /// Those of them that are filled. While commits go on it may be a zone too much or too little.
+    pub fn filled_bytes(&self) -> u64 {
+        let full = u64::from(self.tail.slots.load(Ordering::Relaxed)).saturating_sub(1);
+        full * self.space.zone_bytes() as u64 + self.tail.next.load(Ordering::Relaxed)
+    }
+
     /// How many zones it can still open. Nobody may begin who could need one more than that: in a turn it is too late to fail.
     pub fn slots_left(&self) -> u32 {
         MAX_SLOTS.saturating_sub(self.tail.slots.load(Ordering::Relaxed))

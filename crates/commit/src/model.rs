@@ -32,6 +32,8 @@ struct Recorder {
     settled: UnsafeCell<Vec<(u64, u64)>>,
     /// How often it named an heir.
     heirs: AtomicU64,
+    /// Wakes those whom it settles while it has the order, as after a flush.
+    wakes_at_once: bool,
 }
 
 // SAFETY: the ring lets one thread at a time settle; that it does is what the models check.
@@ -47,6 +49,9 @@ impl Orderer<Entry> for Recorder {
                 unsafe { (*s).push((filled.pos, entry.epoch)) }
             });
             entry.settler.settle_later(Ok(filled.end()), wakes);
+        }
+        if self.wakes_at_once {
+            wakes.wake();
         }
     }
 
@@ -64,6 +69,11 @@ struct Whole {
 impl Whole {
     fn new(slots: usize, place: Place) -> Arc<Whole> {
         Arc::new(Whole { ring: Ring::starting_at(slots, place), recorder: Recorder::default() })
+    }
+
+    fn waking_at_once(slots: usize) -> Arc<Whole> {
+        let recorder = Recorder { wakes_at_once: true, ..Recorder::default() };
+        Arc::new(Whole { ring: Ring::starting_at(slots, START), recorder })
     }
 
     /// Commits and does not wait.
@@ -253,6 +263,28 @@ fn the_order_is_handed_over_and_taken_up() {
         whole.check(0, 4);
     });
     assert_ne!(TAKEN_UP.load(Ordering::Relaxed), 0, "no execution had a hand-over");
+}
+
+#[test]
+fn who_is_woken_before_the_order_is_another_s_can_commit_again() {
+    bounded(2, || {
+        let whole = Whole::waking_at_once(2);
+        let t = spawn(&whole, |w| {
+            w.commit_and_wait();
+            w.commit_and_wait();
+        });
+        whole.commit_and_wait();
+        join([t]);
+        whole.check(0, 3);
+    });
+    bounded(2, || {
+        let whole = Whole::waking_at_once(4);
+        let t = spawn(&whole, Whole::commit_and_wait);
+        let u = spawn(&whole, Whole::commit_and_wait);
+        whole.commit();
+        join([t, u]);
+        whole.check(0, 3);
+    });
 }
 
 #[test]

@@ -129,7 +129,7 @@ fn a_walk_tells_what_steps_show_and_stands_where_it_was_broken_off() {
         }
         let mut c = t.cursor(options).unwrap();
         let mut want: Vec<_> = rows.range(key(from)..).filter(|(k, _)| !bounded || **k < key(to)).collect();
-        if round % 6 == 4 {
+        if round % 5 == 4 {
             c.seek_for_prev(&key(from)).unwrap();
             want.splice(0..0, rows.range(..key(from)).next_back().filter(|_| !rows.contains_key(&key(from))));
         } else {
@@ -189,9 +189,12 @@ fn a_walk_that_fails_has_told_of_all_in_front() {
     let image = media.image();
     let (mut stands, mut steps) = (0, 0);
     let data = media.list(dir()).unwrap().into_iter().filter(|f| f.name.starts_with("data-"));
-    for (file, at) in data.flat_map(|f| (0..f.len).step_by(8 << 10).map(move |at| (f.name.clone(), at))) {
+    const APART: u64 = 8 << 10;
+    let places = data.flat_map(|f| (0..f.len).step_by(APART as usize).map(move |at| (f.clone(), at)));
+    for (file, at) in places {
         let media = image.crash(CrashKind::Process, 1);
-        media.flip_bit(&dir().join(file), at * 8 + rng.below(8 << 10)).unwrap();
+        let bit = rng.below(8 * APART.min(file.len - at));
+        media.flip_bit(&dir().join(&file.name), at * 8 + bit).unwrap();
         let Ok(db) = open(&media, &tiny()) else { continue };
         let mut c = db.subtable("t0").unwrap().cursor(ReadOptions::new()).unwrap();
         if c.seek_to_first().is_err() {

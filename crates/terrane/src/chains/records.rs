@@ -74,6 +74,11 @@ impl ChainRecords {
         self.charged.load(Ordering::Relaxed)
     }
 
+    /// Those that are filled.
+    pub(crate) fn filled_bytes(&self) -> usize {
+        self.index().chain().filled_bytes() as usize
+    }
+
     /// A durable edit of the manifest says that all its records are in extents or their subtable is gone, and that all commits before
     /// `settled`, those in it among them, were.
     pub(crate) fn not_needed(&self, settled: Lsn) {

@@ -328,6 +328,8 @@ impl Engine {
             }
             met = None;
         }
+        // What may be damaged is not gone through for it again and again.
+        let paid = table.spent.has_paid() && !table.trouble.hinders_l0();
         let busy = table.busy.lock();
         let cursors = table.cursors.lock();
         pick::pick(&Picture {
@@ -339,8 +341,7 @@ impl Engine {
             oldest_snapshot,
             compresses: table.options().compression != Compression::None,
             met: met.as_ref(),
-            // What may be damaged is not gone through for it again and again.
-            paid: table.spent.has_paid() && !table.trouble.any(),
+            paid,
         })
     }
 

@@ -70,8 +70,8 @@ impl PendingCommit {
     }
 
     /// Has `waiter` told once the outcome is known; at once, on this thread, if it is known already. Replaces a waiter
-    /// registered before. A callback is called on a thread that commits: it must be quick, and must not block or call
-    /// into the database.
+    /// registered before. Callbacks and wakers are called on a thread that commits: they must be quick, and must not block or call
+    /// into the database. (Wakers of executors that do no more than queue the task are fine.)
     pub fn register(&self, waiter: Waiter) {
         self.completion.register(waiter);
     }
@@ -414,6 +414,7 @@ impl Orderer<GroupEntry> for Engine {
         {
             log.advance(end);
         }
+        // Or would have, if nobody else had flushed as far meanwhile.
         let mut has_blocked = false;
         if failed.is_none() {
             // A log that is being closed may have been flushed without these.

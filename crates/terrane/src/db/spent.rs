@@ -14,8 +14,8 @@
 //! not paid for.
 //!
 //! # Concurrency
-//! One job at a time looks what was paid for ([`Engine::look_at_reads`]). Counts are relaxed: where jobs set them back at the same time,
-//! some looks count twice or not at all.
+//! One job at a time looks what was paid for ([`Engine::look_at_reads`]); flushes and merges end accounts. Both hold `paid` while they set
+//! counts back, so that when to look fits what was counted. Reads count beside them, relaxed: some looks count twice or not at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,11 +108,14 @@ impl Spent {
         }
     }
 
-    /// Nothing can be done for them now.
+    /// Nothing can be done for them now. The longer that lasts the more seldom it is looked at.
     fn look_later(&self) {
-        self.due.store(self.looks.load(Ordering::Relaxed).saturating_add(LEAST), Ordering::Relaxed);
+        let _alone = self.paid.lock();
+        let looks = self.looks.load(Ordering::Relaxed);
+        self.due.store(looks.saturating_add(LEAST.max(looks / 8)), Ordering::Relaxed);
     }
 
+    /// To be called with `paid` locked.
     fn set(&self, looks: u64, due: u64) {
         self.looks.store(looks, Ordering::Relaxed);
         self.due.store(due, Ordering::Relaxed);
@@ -122,6 +125,7 @@ impl Spent {
     /// is too little above, they are gone; else they are to be looked at again when there are enough, or when they would be if more had come
     /// above meanwhile: the price may be less then.
     fn pays(&self, above: u64, into: u64, largest: u64) -> bool {
+        let _alone = self.paid.lock();
         let looks = self.looks.load(Ordering::Relaxed);
         let once = ((above + into) / BYTES_A_LOOK).max(LEAST);
         let times = largest.div_ceil(above.saturating_mul(REWRITES).max(1)).max(1);
@@ -143,15 +147,16 @@ impl Engine {
 
     /// A cursor has sought and stepped for as long as so many looks take.
     pub(crate) fn merged(&self, table: &Table, looks: u32) {
-        if table.spent.add(u64::from(looks)) {
+        // Nobody looks at what was dropped.
+        if table.spent.add(u64::from(looks)) && !table.is_dropped() {
             self.look_at_reads();
         }
     }
 
     /// There were many reads: what they say may be worth a merge. Quick; the looking is done in the background.
     pub(crate) fn look_at_reads(&self) {
-        let idle = self.options.tuning.compact && !self.closing.load(Ordering::Acquire);
-        if idle && !self.looking.swap(true, Ordering::AcqRel) {
+        let compacts = self.options.tuning.compact && !self.closing.load(Ordering::Acquire);
+        if compacts && !self.looking.swap(true, Ordering::AcqRel) {
             self.spawn("look at what is read", |engine| {
                 engine.fold_heat();
                 for table in engine.tables.load().all() {
@@ -168,21 +173,23 @@ impl Engine {
     /// Has memtable and L0 go down to L1, if reads have paid for that.
     fn bring_down(self: &Arc<Self>, table: &Arc<Table>) {
         // What was paid for is not done yet, or nothing can be done.
-        if table.spent.has_paid() || !table.can_flush_next() || table.trouble.any() {
+        if table.spent.has_paid() || !table.can_flush_next() || table.trouble.hinders_l0() {
             return table.spent.look_later();
         }
         let state = table.state();
         let bytes = |at: usize| state.version.levels.get(at).map_or(0, |run| run.bytes());
         let largest = (0..state.version.levels.len()).map(bytes).max().unwrap_or(0);
         let l0: u64 = state.version.l0.iter().map(|run| run.bytes()).sum();
-        let active = if state.active().is_empty() { 0 } else { state.active().bytes() as u64 };
+        let active = if state.active().is_empty() { 0 } else { state.active().filled_bytes() as u64 };
         let pays = table.spent.pays(active + l0, bytes(0), largest);
         drop(state);
         if pays && self.check_writable().is_ok() {
             // Before it freezes: it may have gone down right after.
             *table.spent.paid.lock() = Some(Paid::for_all_of(self, table));
-            if self.freeze_now(table).is_err() {
-                *table.spent.paid.lock() = None;
+            match self.freeze_now(table) {
+                // Or between the look at it and the payment: nobody else will end that account.
+                Ok(()) => self.account_for_gone(table),
+                Err(_) => *table.spent.paid.lock() = None,
             }
         }
     }
@@ -190,6 +197,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use terrane_base::{Error, ErrorKind};
     use terrane_media::sim::SimMedia;
 
     use super::*;
@@ -340,9 +348,60 @@ mod tests {
         assert!(!t.spent.add(LEAST - 1), "it is looked at again after a while");
         assert_eq!(sources(&db, &table), 1);
         *t.spent.paid.lock() = None;
+        let failed = Error::new(ErrorKind::OutOfSpace, "full");
+        t.trouble.flushed(Some(&failed));
+        engine.bring_down(t);
+        assert!(!t.spent.has_paid());
+        t.trouble.flushed(None);
         engine.bring_down(t);
         assert_eq!(sources(&db, &table), 0);
         assert!(!t.spent.has_paid() && !t.spent.add(LEAST - 1));
+        // The longer nothing can be done, the later.
+        t.spent.add(LEAST * 79);
+        t.spent.look_later();
+        assert!(!t.spent.add(LEAST * 9) && t.spent.add(LEAST));
+    }
+
+    #[test]
+    fn what_is_paid_for_goes_down_unless_there_is_trouble() {
+        let (db, table) = filled(ENOUGH, false);
+        table.flush().unwrap();
+        let (t, engine) = (table.table(), &db.engine);
+        let goes_down =
+            || engine.pick(t, u64::MAX).is_some_and(|p| (p.from, p.to) == (0, 1) && p.urgency >= 1.0);
+        assert!(!goes_down());
+        *t.spent.paid.lock() = Some(Paid::for_all_of(engine, t));
+        assert!(goes_down());
+        let failed = Error::new(ErrorKind::OutOfSpace, "full");
+        t.trouble.flushed(Some(&failed));
+        assert!(!goes_down());
+        t.trouble.flushed(None);
+        assert!(goes_down());
+    }
+
+    #[test]
+    fn what_has_gone_before_it_was_paid_for_is_not_waited_for() {
+        let (db, table) = filled(0, true);
+        let (t, engine) = (table.table(), &db.engine);
+        // As if somebody else had brought all of it down since it was looked at.
+        *t.spent.paid.lock() = Some(Paid::for_all_of(engine, t));
+        engine.freeze_now(t).unwrap();
+        assert!(t.spent.has_paid());
+        engine.account_for_gone(t);
+        assert!(!t.spent.has_paid());
+    }
+
+    #[test]
+    fn cursors_of_a_dropped_subtable_have_nobody_look() {
+        let (db, table) = filled(ENOUGH, true);
+        let t = table.table().clone();
+        db.drop_subtable("t").unwrap();
+        t.spent.add(LEAST);
+        let looking = || db.engine.looking.load(Ordering::Acquire);
+        db.engine.merged(&t, 1);
+        assert!(!looking());
+        db.engine.look_at_reads();
+        assert!(looking());
     }
 
     #[test]

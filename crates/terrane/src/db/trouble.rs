@@ -151,6 +151,14 @@ impl Trouble {
         self.any() && self.causes.lock().compaction.is_some()
     }
 
+    /// Whether anything may keep memtable and L0 from going down to L1.
+    pub(crate) fn hinders_l0(&self) -> bool {
+        self.any() && {
+            let c = self.causes.lock();
+            c.flush.is_some() || c.compaction.is_some() || c.of_l0(|_| true, |_| true).is_some()
+        }
+    }
+
     /// Whether damage keeps L0 from being emptied: `stuck` says so of ranges in which L0 cannot go down.
     pub(crate) fn bars_l0(&self, stuck: impl FnOnce(&[&KeyRange]) -> bool) -> bool {
         self.any() && self.causes.lock().of_l0(stuck, |_| true).is_some()
@@ -261,7 +269,7 @@ mod tests {
         let damaged = Error::corruption("a block");
         let piece = pick(0, "c", "f");
         compact(&t, &busy, &piece, Some(&damaged), 10);
-        assert!(t.bars_l0(|_| true) && !t.pauses_compactions());
+        assert!(t.bars_l0(|_| true) && t.hinders_l0() && !t.pauses_compactions());
         assert!(busy.lock().is_busy(0, b"d", None) && !busy.lock().level_is_busy(0));
         assert!(t.standstill(false, |_| false).is_none() && t.standstill(true, |_| true).is_some());
         // Others go on, and their success changes nothing here.
@@ -283,6 +291,9 @@ mod tests {
         assert!(t.lift(&busy, Duration::from_secs(11), true));
         compact(&t, &busy, &piece, None, 11);
         assert!(!t.any() && !t.bars_l0(|_| true) && !busy.lock().is_busy(0, b"d", None));
+        // What is further down is no matter of L0.
+        compact(&t, &busy, &pick(2, "d", "e"), Some(&damaged), 12);
+        assert!(t.any() && !t.bars_l0(|_| true) && !t.hinders_l0());
     }
 
     #[test]
@@ -290,10 +301,11 @@ mod tests {
         let (t, busy) = (Trouble::default(), Mutex::new(BusyRanges::default()));
         let full = Error::new(ErrorKind::OutOfSpace, "full");
         compact(&t, &busy, &pick(1, "a", "b"), Some(&full), 0);
-        assert!(t.pauses_compactions() && !busy.lock().is_busy(1, b"a", None));
+        assert!(t.pauses_compactions() && t.hinders_l0() && !busy.lock().is_busy(1, b"a", None));
         t.flushed(None);
-        assert!(!t.any());
+        assert!(!t.any() && !t.hinders_l0());
         t.flushed(Some(&full));
+        assert!(t.hinders_l0());
         assert_eq!(t.standstill(false, |_| false).map(|e| e.kind()), Some(ErrorKind::OutOfSpace));
         assert!(t.lift(&busy, Duration::ZERO, false) && !t.any());
         assert!(!t.lift(&busy, Duration::ZERO, false));

@@ -228,6 +228,10 @@ fn runs_of_an_l0_that_is_little_become_one() {
     assert!(!due(&[900, 200, 200]) && due(&[900, 200, 100, 100]) && due(&[1000, 1000]));
     let full = picked(&[900, 200, 100, 100], 6800).unwrap();
     assert_eq!((full.reason, full.urgency), (Reason::Join, L0_URGENCY));
+    // An account of reads ends where L0 goes down anyway, which what is little does not.
+    let goes_down = |sizes: &[u32], memtable_bytes| l0_goes_down(&with_runs(sizes), memtable_bytes);
+    assert!(!goes_down(&[900, 200, 100, 100], 6800) && !goes_down(&[1000, 700], 6800));
+    assert!(goes_down(&[900, 800], 6796) && goes_down(&[900; 5], 40_000) && !goes_down(&[4000], 6796));
     // As much as a memtable may be, or as much as there is below: a pass.
     assert_eq!(picked(&[900, 800], 6796).unwrap().reason, Reason::L0);
     assert_eq!(picked(&[900; 5], 40_000).unwrap().reason, Reason::L0);
