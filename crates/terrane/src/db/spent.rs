@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use terrane_base::Seq;
+use terrane_base::{Result, Seq};
 
 use crate::compact::pick::l0_goes_down;
 use crate::db::engine::Engine;
@@ -140,7 +140,7 @@ impl Spent {
 }
 
 impl Engine {
-    /// A memtable, or some of L0, has gone down.
+    /// A memtable, or some of L0, may have gone down.
     pub(crate) fn account_for_gone(&self, table: &Table) {
         table.spent.some_is_gone(&table.state(), self.options.memtable_bytes as u64);
     }
@@ -181,17 +181,27 @@ impl Engine {
         let largest = (0..state.version.levels.len()).map(bytes).max().unwrap_or(0);
         let l0: u64 = state.version.l0.iter().map(|run| run.bytes()).sum();
         let active = if state.active().is_empty() { 0 } else { state.active().filled_bytes() as u64 };
+        let looks = table.spent.looks.load(Ordering::Relaxed);
         let pays = table.spent.pays(active + l0, bytes(0), largest);
         drop(state);
-        if pays && self.check_writable().is_ok() {
-            // Before it freezes: it may have gone down right after.
-            *table.spent.paid.lock() = Some(Paid::for_all_of(self, table));
-            match self.freeze_now(table) {
-                // Or between the look at it and the payment: nobody else will end that account.
-                Ok(()) => self.account_for_gone(table),
-                Err(_) => *table.spent.paid.lock() = None,
-            }
+        if pays && self.pay(table).is_err() {
+            table.spent.add(looks);
+            table.spent.look_later();
         }
+    }
+
+    /// Has all that is above L1 now go down.
+    fn pay(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
+        self.check_writable()?;
+        // Before it freezes: it may have gone down right after.
+        *table.spent.paid.lock() = Some(Paid::for_all_of(self, table));
+        let frozen = self.freeze_now(table);
+        match frozen {
+            // Or before it was paid for, and then nobody looks for what has gone before something else goes.
+            Ok(()) => self.account_for_gone(table),
+            Err(_) => *table.spent.paid.lock() = None,
+        }
+        frozen
     }
 }
 
@@ -381,14 +391,27 @@ mod tests {
 
     #[test]
     fn what_has_gone_before_it_was_paid_for_is_not_waited_for() {
-        let (db, table) = filled(0, true);
+        let (db, table) = filled(ENOUGH, true);
         let (t, engine) = (table.table(), &db.engine);
-        // As if somebody else had brought all of it down since it was looked at.
-        *t.spent.paid.lock() = Some(Paid::for_all_of(engine, t));
-        engine.freeze_now(t).unwrap();
+        engine.pay(t).unwrap();
         assert!(t.spent.has_paid());
-        engine.account_for_gone(t);
+        assert_eq!(sources(&db, &table), 0);
         assert!(!t.spent.has_paid());
+        // As if somebody else had brought all of it down since it was looked at.
+        engine.pay(t).unwrap();
+        assert!(!t.spent.has_paid());
+    }
+
+    #[test]
+    fn looks_that_could_not_pay_are_kept() {
+        let (db, table) = filled(ENOUGH, true);
+        let (t, engine) = (table.table(), &db.engine);
+        t.spent.add(LEAST * 8);
+        engine.journal.poison(&Error::new(ErrorKind::Io, "a flush that failed"));
+        engine.bring_down(t);
+        assert!(!t.spent.has_paid());
+        assert_eq!(t.spent.looks.load(Ordering::Relaxed), LEAST * 8);
+        assert!(!t.spent.add(LEAST - 1) && t.spent.add(1));
     }
 
     #[test]

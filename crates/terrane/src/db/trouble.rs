@@ -9,8 +9,8 @@
 //!   each attempt reads a whole piece.
 //!
 //! # Concurrency
-//! One mutex, taken by background jobs when they end and by writers only while `any` says that there is something to look
-//! at. Order: before `busy`.
+//! One mutex, taken by background jobs when they end; by writers, and by jobs that look for work, only while `any` says that there is
+//! something to look at. Order: before `busy`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,6 +35,23 @@ struct Damage {
     barred: Option<u64>,
 }
 
+impl Damage {
+    /// Whether it is in L0 or L1, wherever it was to go. (What is hot goes up.)
+    fn is_high(&self) -> bool {
+        self.from.min(self.to) <= 1
+    }
+
+    /// Whether `pick` is of a level, and of keys, that it is of.
+    fn meets(&self, pick: &Pick) -> bool {
+        let levels = |a: u8, b: u8| (a.min(b), a.max(b));
+        let ((top, bottom), (pick_top, pick_bottom)) =
+            (levels(self.from, self.to), levels(pick.from, pick.to));
+        top <= pick_bottom
+            && pick_top <= bottom
+            && self.range.overlaps(&pick.range.lo, pick.range.hi.as_deref())
+    }
+}
+
 #[derive(Debug, Default)]
 struct Causes {
     flush: Option<Error>,
@@ -52,7 +69,7 @@ impl Causes {
         stuck: impl FnOnce(&[&KeyRange]) -> bool,
         counts: impl Fn(&Damage) -> bool,
     ) -> Option<&Error> {
-        let damage: Vec<&Damage> = self.damage.iter().filter(|d| d.from <= 1 && counts(d)).collect();
+        let damage: Vec<&Damage> = self.damage.iter().filter(|d| d.is_high() && counts(d)).collect();
         let ranges: Vec<&KeyRange> = damage.iter().map(|d| &d.range).collect();
         (!ranges.is_empty() && stuck(&ranges)).then(|| &damage[0].error)
     }
@@ -126,12 +143,7 @@ impl Trouble {
         }
         if failed.is_some() || self.any() {
             self.change(|c| {
-                let same = |d: &Damage| {
-                    d.from <= pick.to
-                        && pick.from <= d.to
-                        && d.range.overlaps(&pick.range.lo, pick.range.hi.as_deref())
-                };
-                c.damage.retain(|d| d.barred.is_some() || !same(d));
+                c.damage.retain(|d| d.barred.is_some() || !d.meets(pick));
                 match (lasting, failed) {
                     (Some(e), _) => {
                         let range = pick.range.clone();
@@ -151,11 +163,12 @@ impl Trouble {
         self.any() && self.causes.lock().compaction.is_some()
     }
 
-    /// Whether anything may keep memtable and L0 from going down to L1.
+    /// Whether anything is known to keep memtable and L0 from going down to L1.
     pub(crate) fn hinders_l0(&self) -> bool {
         self.any() && {
             let c = self.causes.lock();
-            c.flush.is_some() || c.compaction.is_some() || c.of_l0(|_| true, |_| true).is_some()
+            let barred = |d: &Damage| d.barred.is_some();
+            c.flush.is_some() || c.compaction.is_some() || c.of_l0(|_| true, barred).is_some()
         }
     }
 
@@ -247,6 +260,10 @@ mod tests {
         Pick { from, to: from + 1, range, reason: Reason::L0, urgency: 1.0 }
     }
 
+    fn upwards(from: u8, lo: &str, hi: &str) -> Pick {
+        Pick { to: from - 1, ..pick(from, lo, hi) }
+    }
+
     fn claim(p: &Pick) -> Claim {
         Claim::of_merge(
             &Version::empty(Reclaimer::new(|| {})),
@@ -294,6 +311,16 @@ mod tests {
         // What is further down is no matter of L0.
         compact(&t, &busy, &pick(2, "d", "e"), Some(&damaged), 12);
         assert!(t.any() && !t.bars_l0(|_| true) && !t.hinders_l0());
+        // Unless it was to come up.
+        let up = upwards(2, "g", "h");
+        compact(&t, &busy, &up, Some(&damaged), 12);
+        assert!(t.bars_l0(|ranges| ranges[0].lo == b"g") && t.hinders_l0());
+        assert!(t.lift(&busy, Duration::from_secs(12), true));
+        assert!(t.bars_l0(|_| true) && !t.hinders_l0(), "it is worth a try");
+        compact(&t, &busy, &up, None, 12);
+        assert!(t.any() && !t.bars_l0(|_| true));
+        compact(&t, &busy, &pick(2, "d", "e"), None, 12);
+        assert!(!t.any());
     }
 
     #[test]

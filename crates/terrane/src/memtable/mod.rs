@@ -278,7 +278,8 @@ impl Memtable {
         index + self.tombstones.bytes() + self.keys.bytes() + zones
     }
 
-    /// The same, without what persistent memory was taken that is not filled yet: zones are large, and records may be few.
+    /// About what its records take, wherever they and the index are. Of zones of persistent memory only what records have filled: they are
+    /// large, and records may be few.
     pub(crate) fn filled_bytes(&self) -> usize {
         let records = self.chain().map_or(0, ChainRecords::filled_bytes);
         self.index().bytes() + self.tombstones.bytes() + self.keys.bytes() + records
