@@ -7,7 +7,8 @@
 //!   many runs go with it, so a pass waits for as many as there may be, and goes no further ahead than it takes for
 //!   the runs to leave one by one as others come. One that meets little of L1 (clustered keys, a small L1) goes at once, and so does
 //!   all of L0 once reads have paid for that ([`crate::db::spent`]). Where all of L0 is little beside what it meets, as after flushes long
-//!   before a memtable was full, its runs become one in L0 instead: that rewrites less, and leaves reads one run to look into.
+//!   before a memtable was full, its runs become one in L0 instead, now and then or as soon as reads have paid for that: it rewrites less, and
+//!   leaves them one run to look into.
 //! * *A level above its target size*: the coldest stretch that meets least below leaves. The further above, the more
 //!   urgent, without bound: an L1 that grows makes every merge of L0 dearer, so it must not starve behind them.
 //! * *Deletions*: a stretch whose records are mostly tombstones slows scans, unless it lies over many more records than
@@ -42,7 +43,7 @@ use crate::options::Options;
 use heat::{hot_from, pick_heat};
 #[cfg(test)]
 pub(crate) use l0::pass_is_due;
-pub(crate) use l0::{l0_goes_down, l0_is_due};
+pub(crate) use l0::{l0_goes_down, l0_is_due, l0_is_little};
 use l0::{l0_piece, next_of_pass, pick_l0};
 
 /// Most L0 runs a subtable may have.
@@ -133,8 +134,18 @@ pub(crate) struct Picture<'a> {
     pub(crate) compresses: bool,
     /// Deletions that a seek has stepped over, many of them.
     pub(crate) met: Option<&'a Met>,
-    /// Reads have paid for emptying L0: see [`crate::db::spent`].
-    pub(crate) paid: bool,
+    /// By reads: see [`crate::db::spent`].
+    pub(crate) paid: PaidFor,
+}
+
+/// What has been paid for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PaidFor {
+    Nothing,
+    /// That the runs of L0 become one.
+    Join,
+    /// That L0 is emptied.
+    Pass,
 }
 
 impl Picture<'_> {
@@ -202,7 +213,7 @@ fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Opti
         oldest_snapshot: 0,
         compresses: false,
         met: None,
-        paid: false,
+        paid: PaidFor::Nothing,
     };
     if from == 0 {
         return l0_piece(&p, lo);

@@ -232,7 +232,7 @@ impl Engine {
         version.retire(&next, applied.obsolete, values);
         drop(edit_guard);
         table.readers.strip();
-        if pick.from == 0 && pick.to > 0 {
+        if pick.from == 0 {
             self.account_for_gone(table);
         }
         let now = self.media.now();

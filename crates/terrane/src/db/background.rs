@@ -19,7 +19,7 @@ use terrane_media::Pool;
 
 use crate::compact::busy::Held;
 use crate::compact::claim::Claim;
-use crate::compact::pick::{self, Pick, Picture, Reason};
+use crate::compact::pick::{self, PaidFor, Pick, Picture, Reason};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::Version;
@@ -329,7 +329,7 @@ impl Engine {
             met = None;
         }
         // What may be damaged is not gone through for it again and again.
-        let paid = table.spent.has_paid() && !table.trouble.hinders_l0();
+        let paid = if table.trouble.hinders_l0() { PaidFor::Nothing } else { table.spent.paid_for() };
         let busy = table.busy.lock();
         let cursors = table.cursors.lock();
         pick::pick(&Picture {

@@ -7,6 +7,8 @@
 //! the same: as who rents skis until the rent would have bought them. (A. Karlin, M. Manasse, L. Rudolph, D. Sleator, "Competitive Snoopy
 //! Caching", Algorithmica 1988.)
 //!
+//! Where L0 has several runs that are little, it is far less to make them one, which spares some of the looks: that is paid for first.
+//!
 //! What is written for it stays in proportion to what was written anyway, [`REWRITES`] bytes of levels for each byte that memtables and
 //! L0 take, or else to what it spares: for so many times as many, reads must have paid so many times.
 //!
@@ -18,12 +20,12 @@
 //! counts back, so that when to look fits what was counted. Reads count beside them, relaxed: some looks count twice or not at all.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrane_base::{Result, Seq};
 
-use crate::compact::pick::l0_goes_down;
+use crate::compact::pick::{PaidFor, l0_goes_down, l0_is_little};
 use crate::db::engine::Engine;
 use crate::db::table::{Super, Table};
 
@@ -41,6 +43,45 @@ const REWRITES: u64 = 16;
 /// Looks that a cursor counts by itself before it tells.
 pub(crate) const TOLD_AT_ONCE: u32 = 4096;
 
+/// Looks for a rewrite that takes as long as `once`, of so many bytes for so many that have come.
+fn price(once: u64, rewritten: u64, came: u64) -> u64 {
+    once.saturating_mul(rewritten.div_ceil(came.saturating_mul(REWRITES).max(1)).max(1))
+}
+
+/// L0's runs becoming one.
+#[derive(Clone, Copy, Debug)]
+struct Join {
+    /// Their bytes, and without the largest of them.
+    all: u64,
+    came: u64,
+    /// Sources that reads look into in vain, and how many of these it spares.
+    sources: u64,
+    spared: u64,
+}
+
+impl Join {
+    fn of(state: &Super, memtable_bytes: u64) -> Option<Self> {
+        let l0 = &state.version.l0;
+        let spared = l0.len().checked_sub(1).filter(|n| *n > 0)? as u64;
+        let (all, largest) =
+            l0.iter().map(|run| run.bytes()).fold((0, 0), |(all, largest), n| (all + n, n.max(largest)));
+        let memtables = state.memtables.iter().filter(|m| !m.is_empty()).count();
+        let sources = (memtables + l0.len()) as u64;
+        l0_is_little(&state.version, memtable_bytes).then_some(Join {
+            all,
+            came: all - largest,
+            sources,
+            spared,
+        })
+    }
+
+    /// As many as those that it spares have to be.
+    fn price(self) -> u64 {
+        let of_spared = price((self.all / BYTES_A_LOOK).max(LEAST), self.all, self.came);
+        of_spared.saturating_mul(self.sources) / self.spared
+    }
+}
+
 /// The account of a subtable; see the module's head.
 #[derive(Debug)]
 pub(crate) struct Spent {
@@ -49,6 +90,8 @@ pub(crate) struct Spent {
     due: AtomicU64,
     /// What they have paid for and is not down yet.
     paid: Mutex<Option<Paid>>,
+    /// They have paid for L0's runs to become one.
+    joins: AtomicBool,
 }
 
 /// What was above L1 at some time.
@@ -79,7 +122,8 @@ impl Paid {
 
 impl Default for Spent {
     fn default() -> Self {
-        Spent { looks: AtomicU64::new(0), due: AtomicU64::new(LEAST), paid: Mutex::new(None) }
+        let (looks, due, paid) = (AtomicU64::new(0), AtomicU64::new(LEAST), Mutex::new(None));
+        Spent { looks, due, paid, joins: AtomicBool::new(false) }
     }
 }
 
@@ -89,14 +133,26 @@ impl Spent {
         self.looks.fetch_add(looks, Ordering::Relaxed) + looks >= self.due.load(Ordering::Relaxed)
     }
 
-    /// Whether L0 is to be emptied for what was spent.
-    pub(crate) fn has_paid(&self) -> bool {
+    /// What is to be done for what was spent.
+    pub(crate) fn paid_for(&self) -> PaidFor {
+        if self.has_paid() {
+            PaidFor::Pass
+        } else if self.joins.load(Ordering::Relaxed) {
+            PaidFor::Join
+        } else {
+            PaidFor::Nothing
+        }
+    }
+
+    /// Whether L0 is to be emptied.
+    fn has_paid(&self) -> bool {
         self.paid.lock().is_some()
     }
 
-    /// Some of what was above has gone down, so that there is `state`.
+    /// What was above has changed, to `state`.
     fn some_is_gone(&self, state: &Super, memtable_bytes: u64) {
         let mut paid = self.paid.lock();
+        self.joins.store(false, Ordering::Relaxed);
         let version = &state.version;
         let ends = match *paid {
             Some(paid) => !paid.is_above(state),
@@ -105,6 +161,10 @@ impl Spent {
         if ends {
             *paid = None;
             self.set(0, LEAST);
+        } else if version.l0.len() > 1 {
+            // There may be something less to buy.
+            let soon = self.looks.load(Ordering::Relaxed).saturating_add(LEAST);
+            self.due.fetch_min(soon, Ordering::Relaxed);
         }
     }
 
@@ -121,26 +181,35 @@ impl Spent {
         self.due.store(due, Ordering::Relaxed);
     }
 
-    /// Whether the looks pay for merging `above` bytes into the `into` bytes of L1, beside a level of `largest` bytes. If they do, or there
-    /// is too little above, they are gone; else they are to be looked at again when there are enough, or when they would be if more had come
-    /// above meanwhile: the price may be less then.
-    fn pays(&self, above: u64, into: u64, largest: u64) -> bool {
+    /// What the looks pay for: merging `above` bytes into the `into` bytes of L1, beside a level of `largest` bytes, or the `join` of L0. What
+    /// they pay is gone, and so are all if there is too little above; else they are to be looked at again when there are enough, or when they
+    /// would be if more had come above meanwhile: the price may be less then.
+    fn pays(&self, above: u64, into: u64, largest: u64, join: Option<Join>) -> PaidFor {
         let _alone = self.paid.lock();
         let looks = self.looks.load(Ordering::Relaxed);
         let once = ((above + into) / BYTES_A_LOOK).max(LEAST);
-        let times = largest.div_ceil(above.saturating_mul(REWRITES).max(1)).max(1);
-        let price = once.saturating_mul(times);
-        let worth = above >= LEAST_BYTES;
-        match worth && looks < price {
-            true => self.set(looks, price.min(looks.saturating_add(once))),
-            false => self.set(0, if worth { LEAST } else { once }),
+        if above < LEAST_BYTES {
+            self.set(0, once);
+            return PaidFor::Nothing;
         }
-        worth && looks >= price
+        let price = price(once, largest, above);
+        if looks >= price {
+            self.set(0, LEAST);
+            return PaidFor::Pass;
+        }
+        let join = join.map_or(u64::MAX, Join::price);
+        if let Some(left) = looks.checked_sub(join) {
+            self.set(left, left + LEAST);
+            self.joins.store(true, Ordering::Relaxed);
+            return PaidFor::Join;
+        }
+        self.set(looks, price.min(looks.saturating_add(once)).min(join));
+        PaidFor::Nothing
     }
 }
 
 impl Engine {
-    /// A memtable, or some of L0, may have gone down.
+    /// A memtable, or some of L0, may have gone down, or runs of L0 have become one.
     pub(crate) fn account_for_gone(&self, table: &Table) {
         table.spent.some_is_gone(&table.state(), self.options.memtable_bytes as u64);
     }
@@ -173,7 +242,8 @@ impl Engine {
     /// Has memtable and L0 go down to L1, if reads have paid for that.
     fn bring_down(self: &Arc<Self>, table: &Arc<Table>) {
         // What was paid for is not done yet, or nothing can be done.
-        if table.spent.has_paid() || !table.can_flush_next() || table.trouble.hinders_l0() {
+        let pays_already = table.spent.paid_for() != PaidFor::Nothing;
+        if pays_already || !table.can_flush_next() || table.trouble.hinders_l0() {
             return table.spent.look_later();
         }
         let state = table.state();
@@ -182,9 +252,10 @@ impl Engine {
         let l0: u64 = state.version.l0.iter().map(|run| run.bytes()).sum();
         let active = if state.active().is_empty() { 0 } else { state.active().filled_bytes() as u64 };
         let looks = table.spent.looks.load(Ordering::Relaxed);
-        let pays = table.spent.pays(active + l0, bytes(0), largest);
+        let join = Join::of(&state, self.options.memtable_bytes as u64);
+        let pays = table.spent.pays(active + l0, bytes(0), largest, join);
         drop(state);
-        if pays && self.pay(table).is_err() {
+        if pays == PaidFor::Pass && self.pay(table).is_err() {
             table.spent.add(looks);
             table.spent.look_later();
         }
@@ -428,38 +499,76 @@ mod tests {
     }
 
     #[test]
+    fn runs_of_a_little_l0_become_one_for_much_less_than_they_go_down_for() {
+        let (db, table) = filled(0, true);
+        // So that these are little.
+        put(&table, 0..BELOW * 16);
+        table.compact().unwrap();
+        for keys in [0..FEW * 6, 0..FEW] {
+            put(&table, keys);
+            table.flush().unwrap();
+        }
+        assert_eq!(sources(&db, &table), 2, "what came last is not half as much");
+        assert!(!l0_goes_down(&table.table().state().version, 32 << 20));
+        put(&table, 0..ENOUGH);
+        table.table().spent.add(LEAST * 4);
+        db.engine.look_at_reads();
+        assert_eq!(sources(&db, &table), 2, "a memtable and one run");
+        assert_eq!(table.table().spent.paid_for(), PaidFor::Nothing);
+    }
+
+    #[test]
+    fn a_join_is_paid_for_by_the_looks_that_it_spares() {
+        let spent = Spent::default();
+        let join = Join { all: LEAST * BYTES_A_LOOK * 2, came: LEAST * BYTES_A_LOOK, sources: 3, spared: 1 };
+        let pays = |join| spent.pays(LEAST_BYTES, 1 << 40, 1, Some(join));
+        assert!(spent.add(LEAST * 5));
+        assert_eq!(pays(join), PaidFor::Nothing);
+        assert!(!spent.add(LEAST - 1) && spent.add(1));
+        assert_eq!(pays(join), PaidFor::Join);
+        assert_eq!((spent.paid_for(), spent.looks.load(Ordering::Relaxed)), (PaidFor::Join, 0));
+        // For so little it is written too much.
+        let little = Join { came: join.all / (REWRITES * 2), ..join };
+        spent.add(LEAST * 12 - 1);
+        assert_eq!(pays(little), PaidFor::Nothing);
+        spent.add(1);
+        assert_eq!(pays(little), PaidFor::Join);
+    }
+
+    #[test]
     fn looks_pay_once_and_many_times_over_for_what_is_out_of_proportion() {
         let spent = Spent::default();
+        let pays = |above, into, largest| spent.pays(above, into, largest, None) == PaidFor::Pass;
         let (above, into) = (LEAST_BYTES, LEAST * 2 * BYTES_A_LOOK - LEAST_BYTES);
         assert!(!spent.add(LEAST - 1));
         assert!(spent.add(1));
-        assert!(!spent.pays(above, into, into), "half of the price");
+        assert!(!pays(above, into, into), "half of the price");
         assert!(!spent.add(LEAST - 1), "nobody looks before");
         assert!(spent.add(1));
-        assert!(spent.pays(above, into, into));
+        assert!(pays(above, into, into));
         assert!(!spent.add(LEAST - 1), "it was spent");
         assert!(spent.add(LEAST * 8));
-        assert!(!spent.pays(LEAST_BYTES - 1, 0, 1));
+        assert!(!pays(LEAST_BYTES - 1, 0, 1));
         assert!(!spent.add(LEAST - 1), "nothing is saved up for so little");
         assert!(spent.add(1));
-        assert!(spent.pays(LEAST_BYTES, 0, LEAST_BYTES * REWRITES));
+        assert!(pays(LEAST_BYTES, 0, LEAST_BYTES * REWRITES));
 
         assert!(spent.add(LEAST * 2));
         let largest = LEAST_BYTES * REWRITES * 2 + 1;
-        assert!(!spent.pays(LEAST_BYTES, 0, largest), "three times the price");
+        assert!(!pays(LEAST_BYTES, 0, largest), "three times the price");
         assert!(!spent.add(LEAST - 1));
         assert!(spent.add(1));
-        assert!(spent.pays(LEAST_BYTES, 0, largest));
+        assert!(pays(LEAST_BYTES, 0, largest));
         // Looked at again before they pay: when more is above, they may.
         let largest = LEAST_BYTES * REWRITES * 100;
         assert!(spent.add(LEAST * 9));
-        assert!(!spent.pays(LEAST_BYTES, 0, largest), "a hundred times the price");
+        assert!(!pays(LEAST_BYTES, 0, largest), "a hundred times the price");
         assert!(!spent.add(LEAST - 1));
         assert!(spent.add(1));
-        assert!(!spent.pays(LEAST_BYTES * 9, 0, largest / 2), "more than two times five");
+        assert!(!pays(LEAST_BYTES * 9, 0, largest / 2), "more than two times five");
         assert!(spent.add(LEAST * 3));
-        assert!(spent.pays(LEAST_BYTES * 10, 0, largest / 10));
+        assert!(pays(LEAST_BYTES * 10, 0, largest / 10));
         assert!(spent.add(1 << 40));
-        assert!(!spent.pays(LEAST_BYTES, 0, u64::MAX), "it takes more than that");
+        assert!(!pays(LEAST_BYTES, 0, u64::MAX), "it takes more than that");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{MAX_L0_RUNS, Pick, Picture, Reason, bytes, level, overlapping, span};
+use super::{MAX_L0_RUNS, PaidFor, Pick, Picture, Reason, bytes, level, overlapping, span};
 use crate::compact::busy::KeyRange;
 use crate::levels::{ExtentRef, Run, Version};
 
@@ -21,7 +21,8 @@ pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
     }
     let all = All::of(p.version)?;
     let is_little = all.is_little(p.memtable_bytes);
-    if runs.len() > 1 && !p.paid && is_little {
+    let passes = p.paid == PaidFor::Pass;
+    if runs.len() > 1 && !passes && is_little {
         let range = all.range();
         if p.busy.barred(0, &range).is_none() {
             return join(p, range);
@@ -29,7 +30,7 @@ pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
     }
     let is_due = is_due(p.version, is_little);
     let urgency = match runs.len() {
-        _ if p.paid && !is_due => 1.0,
+        _ if passes && !is_due => 1.0,
         // Straight down if that rewrites little more than itself.
         1 if all.meets() * 3 <= all.own * 4 => 1.0,
         1 => 0.0,
@@ -45,11 +46,12 @@ pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
 }
 
 /// All of L0, which is `range`, to become one run there: once what has come since the largest run came is half as much, or all places are
-/// taken. So each byte is rewritten a few times.
+/// taken, so that each byte is rewritten a few times; or if reads have paid for it.
 fn join(p: &Picture<'_>, range: KeyRange) -> Option<Pick> {
     let sizes = || p.version.l0.iter().map(|r| r.bytes());
     let is_full = p.version.l0.len() >= MAX_L0_RUNS;
     let is_worth_it = sizes().sum::<u64>() * 2 >= sizes().max()? * 3;
+    let is_worth_it = is_worth_it || p.paid == PaidFor::Join;
     if !is_full && !is_worth_it || !p.is_free(0, 0, &range.lo, range.hi.as_deref()) {
         return None;
     }
@@ -90,15 +92,16 @@ impl<'a> All<'a> {
 /// Whether L0 waits for merges: for its pass through L1 to go on or, as long as it is little beside L1 and what memtables may hold, for a
 /// place.
 pub(crate) fn l0_is_due(version: &Version, memtable_bytes: u64) -> bool {
-    is_due(version, is_little(version, memtable_bytes))
+    is_due(version, l0_is_little(version, memtable_bytes))
 }
 
 /// Whether L0's pass through L1 is to go on.
 pub(crate) fn l0_goes_down(version: &Version, memtable_bytes: u64) -> bool {
-    !is_little(version, memtable_bytes) && is_due(version, false)
+    !l0_is_little(version, memtable_bytes) && is_due(version, false)
 }
 
-fn is_little(version: &Version, memtable_bytes: u64) -> bool {
+/// Whether all of L0 is little beside L1 and what memtables may hold.
+pub(crate) fn l0_is_little(version: &Version, memtable_bytes: u64) -> bool {
     All::of(version).is_some_and(|all| all.is_little(memtable_bytes))
 }
 

@@ -58,7 +58,7 @@ fn with<T>(version: &Version, busy: &BusyRanges, f: impl FnOnce(&Picture<'_>) ->
         oldest_snapshot: 0,
         compresses: false,
         met: None,
-        paid: false,
+        paid: PaidFor::Nothing,
     })
 }
 
@@ -157,8 +157,10 @@ fn in_a_rest_what_may_be_superseded_goes_down_until_it_is_a_tenth() {
                 .chain([(0, 7, part(90, "a00", "a40", 1000))]),
         );
     let large = |paid| with(&little, &idle, |p| pick(&Picture { memtable_bytes: 50_000, paid, ..*p }));
-    assert!(large(false).is_none(), "a fortieth may stay, and meets much");
-    let paid = large(true).unwrap();
+    for unpaid in [PaidFor::Nothing, PaidFor::Join] {
+        assert!(large(unpaid).is_none(), "a fortieth may stay, and meets much");
+    }
+    let paid = large(PaidFor::Pass).unwrap();
     assert_eq!((paid.reason, paid.from, paid.urgency < 1.0), (Reason::L0, 0, false));
 }
 
@@ -223,6 +225,14 @@ fn runs_of_an_l0_that_is_little_become_one() {
     assert_eq!(joined.range, KeyRange { lo: b"a03".to_vec(), hi: Some(b"a74".to_vec()) });
     assert!(picked(&[900], 6800).is_none(), "there is one");
     assert!(picked(&[900, 200, 200], 6800).is_none(), "what came since is not half as much");
+    let bought = |paid, sizes: &[u32], memtable_bytes| {
+        with(&with_runs(sizes), &idle, |p| pick_l0(&Picture { memtable_bytes, paid, ..*p }))
+            .map(|p| (p.reason, p.to))
+    };
+    assert_eq!(bought(PaidFor::Join, &[900, 200, 200], 6800), Some((Reason::Join, 0)));
+    assert_eq!(bought(PaidFor::Join, &[900], 6800), None, "there is one");
+    assert_eq!(bought(PaidFor::Join, &[900, 200, 200], 2000), Some((Reason::L0, 1)), "it is not little");
+    assert_eq!(bought(PaidFor::Pass, &[900, 200, 200], 6800), Some((Reason::L0, 1)));
     // Nor do writers wait for what nobody does.
     let due = |sizes: &[u32]| l0_is_due(&with_runs(sizes), 6800);
     assert!(!due(&[900, 200, 200]) && due(&[900, 200, 100, 100]) && due(&[1000, 1000]));
