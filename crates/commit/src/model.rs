@@ -277,7 +277,8 @@ fn who_is_woken_before_the_order_is_another_s_can_commit_again() {
         let whole = Whole::waking_at_once(2);
         let t = spawn(&whole, |w| {
             w.commit_and_wait();
-            BESIDE.fetch_add(w.recorder.waking.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Not a load, which may be of what was stored before.
+            BESIDE.fetch_add(w.recorder.waking.fetch_add(0, Ordering::Relaxed), Ordering::Relaxed);
             w.commit_and_wait();
         });
         whole.commit_and_wait();

@@ -442,8 +442,8 @@ impl BlockCursor {
 /// Whether what is left of two keys behind what they share is the same.
 #[inline]
 fn is_same(own: &[u8], suffix: &[u8]) -> bool {
-    // Keys beside one another differ at their ends, if they do.
-    own.len() == suffix.len() && own.last() == suffix.last() && own == suffix
+    // Keys beside one another mostly differ where they begin to be their own, or at their ends.
+    own.first() == suffix.first() && own.last() == suffix.last() && own == suffix
 }
 
 #[cold]

@@ -1,0 +1,327 @@
+use terrane_base::{Error, ErrorKind};
+use terrane_media::sim::SimMedia;
+
+use super::*;
+use crate::{Compression, Db, Options, ReadOptions, Subtable, SubtableOptions, Tuning};
+
+/// Records of L1, to begin with.
+const BELOW: u32 = 12_000;
+/// Records that take [`LEAST_BYTES`] of a memtable.
+const ENOUGH: u32 = 6000;
+
+/// So few that they stay in L0 in a rest, too.
+const FEW: u32 = 500;
+
+fn key(n: u32) -> [u8; 4] {
+    n.wrapping_mul(0x9e37_79b9).to_be_bytes()
+}
+
+fn put(table: &Subtable, keys: std::ops::Range<u32>) {
+    // What compresses but little.
+    let value = |n: u32| (0..32).flat_map(|i| key(n ^ i << 20)).collect::<Vec<_>>();
+    keys.for_each(|n| table.put(&key(n), &value(n)).unwrap());
+}
+
+fn filled(above: u32, compact: bool) -> (Db, Subtable) {
+    let tuning = Tuning { compact, ..Tuning::default() };
+    let options = Options::new().memtable_bytes(32 << 20).cache_bytes(16 << 20).tuning(tuning);
+    let db = Db::open_on(SimMedia::new(3), "/db", options).unwrap();
+    let uncompressed = SubtableOptions::new().compression(Compression::None);
+    let table = db.create_subtable("t", uncompressed).unwrap();
+    put(&table, 0..BELOW);
+    table.flush().unwrap();
+    put(&table, BELOW..BELOW + above);
+    (db, table)
+}
+
+/// Sources beside L1. (Not by [`Db::wait_idle`], which does what waits for a rest.)
+fn sources(db: &Db, table: &Subtable) -> usize {
+    db.engine.wait_idle().unwrap();
+    let state = table.table().state();
+    state.memtables.iter().filter(|m| !m.is_empty()).count() + state.version.l0.len()
+}
+
+fn look_up(db: &Db, table: &Subtable, looks: u64) {
+    for n in 0..looks as u32 {
+        assert!(table.get(&key(n % BELOW)).unwrap().is_some());
+        if n.is_multiple_of(24 << 10) {
+            // In simulated time, what looks at samples gets no turn before.
+            db.engine.wait_idle().unwrap();
+        }
+    }
+}
+
+fn scan(_: &Db, table: &Subtable, steps: u64) {
+    let mut cursor = table.cursor(ReadOptions::new()).unwrap();
+    for _ in 0..steps {
+        if cursor.valid() { cursor.next().unwrap() } else { cursor.seek(&[]).unwrap() }
+    }
+}
+
+#[test]
+fn reads_bring_down_what_they_look_into_in_vain() {
+    for read in [look_up, scan] {
+        let (db, table) = filled(ENOUGH, true);
+        read(&db, &table, LEAST / 4);
+        assert_eq!(sources(&db, &table), 1, "a few reads");
+        read(&db, &table, LEAST * 4);
+        assert_eq!(sources(&db, &table), 0);
+        let rows = table.range(ReadOptions::new()).unwrap().filter(|row| row.is_ok()).count();
+        assert_eq!(rows, (BELOW + ENOUGH) as usize);
+        // They have paid once: what comes next waits until they have paid again.
+        assert!(table.table().spent.paid_for() == PaidFor::Nothing);
+        put(&table, 0..FEW);
+        table.flush().unwrap();
+        assert_eq!(sources(&db, &table), 1);
+        put(&table, FEW..FEW + ENOUGH);
+        read(&db, &table, LEAST * 6);
+        assert_eq!(sources(&db, &table), 0, "a run and a memtable");
+    }
+}
+
+#[test]
+fn reads_bring_down_nothing_where_compactions_are_held_back() {
+    let (db, table) = filled(ENOUGH, false);
+    look_up(&db, &table, LEAST * 2);
+    scan(&db, &table, LEAST * 4);
+    assert_eq!(sources(&db, &table), 1);
+    assert!(!db.engine.looking.load(Ordering::Acquire));
+}
+
+#[test]
+fn the_account_goes_on_until_l0_goes_down_whoever_has_that_done() {
+    let (db, table) = filled(ENOUGH, true);
+    table.table().spent.add(LEAST - 1);
+    table.flush().unwrap();
+    assert_eq!(sources(&db, &table), 1);
+    assert!(table.table().spent.add(1), "a run that nobody merges");
+    put(&table, 0..ENOUGH);
+    table.flush().unwrap();
+    assert_eq!(sources(&db, &table), 0, "two runs, which are not paid for");
+    assert!(!table.table().spent.add(LEAST - 1));
+
+    put(&table, 0..ENOUGH);
+    assert!(table.table().spent.add(1));
+    table.compact().unwrap();
+    assert!(!table.table().spent.add(LEAST - 1));
+}
+
+#[test]
+fn what_has_come_since_is_not_paid_for() {
+    let (db, table) = filled(ENOUGH, false);
+    let (t, engine) = (table.table(), &db.engine);
+    let pay = |paid| t.spent.bought.lock().pass = Some(paid);
+    let ends = || {
+        engine.account_for_gone(t);
+        t.spent.paid_for() == PaidFor::Nothing
+    };
+    let first = Paid::for_all_of(engine, t);
+    pay(first);
+    assert!(!ends(), "it is in a memtable");
+    put(&table, 0..FEW);
+    table.flush().unwrap();
+    assert!(!ends(), "it is in L0");
+    put(&table, 0..FEW);
+    table.flush().unwrap();
+    assert!(!ends());
+    table.compact().unwrap();
+    assert!(ends());
+
+    put(&table, 0..FEW);
+    pay(Paid::for_all_of(engine, t));
+    assert!(!ends());
+    pay(first);
+    assert!(ends(), "only what has come since is in a memtable");
+    table.flush().unwrap();
+    pay(Paid::for_all_of(engine, t));
+    assert!(!ends(), "a run, and an empty memtable");
+    pay(first);
+    assert!(ends(), "only what has come since is in L0");
+}
+
+#[test]
+fn looks_are_kept_while_nothing_can_be_done() {
+    let (db, table) = filled(ENOUGH, true);
+    let (t, engine) = (table.table(), &db.engine);
+    t.spent.add(LEAST * 8);
+    t.spent.bought.lock().pass = Some(Paid::for_all_of(engine, t));
+    engine.bring_down(t);
+    assert!(!t.spent.add(LEAST - 1), "it is looked at again after a while");
+    assert_eq!(sources(&db, &table), 1);
+    t.spent.bought.lock().pass = None;
+    let failed = Error::new(ErrorKind::OutOfSpace, "full");
+    t.trouble.flushed(Some(&failed));
+    engine.bring_down(t);
+    assert!(t.spent.paid_for() == PaidFor::Nothing);
+    t.trouble.flushed(None);
+    engine.bring_down(t);
+    assert_eq!(sources(&db, &table), 0);
+    assert!(t.spent.paid_for() == PaidFor::Nothing && !t.spent.add(LEAST - 1));
+    // The longer nothing can be done, the later.
+    t.spent.add(LEAST * 79);
+    t.spent.look_later();
+    assert!(!t.spent.add(LEAST * 9) && t.spent.add(LEAST));
+}
+
+#[test]
+fn what_is_paid_for_goes_down_unless_there_is_trouble() {
+    let (db, table) = filled(ENOUGH, false);
+    table.flush().unwrap();
+    let (t, engine) = (table.table(), &db.engine);
+    let goes_down = || engine.pick(t, u64::MAX).is_some_and(|p| (p.from, p.to) == (0, 1) && p.urgency >= 1.0);
+    assert!(!goes_down());
+    t.spent.bought.lock().pass = Some(Paid::for_all_of(engine, t));
+    assert!(goes_down());
+    let failed = Error::new(ErrorKind::OutOfSpace, "full");
+    t.trouble.flushed(Some(&failed));
+    assert!(!goes_down());
+    t.trouble.flushed(None);
+    assert!(goes_down());
+}
+
+#[test]
+fn what_has_gone_before_it_was_paid_for_is_not_waited_for() {
+    let (db, table) = filled(ENOUGH, true);
+    let (t, engine) = (table.table(), &db.engine);
+    engine.pay(t).unwrap();
+    assert!(t.spent.paid_for() == PaidFor::Pass);
+    assert_eq!(sources(&db, &table), 0);
+    assert!(t.spent.paid_for() == PaidFor::Nothing);
+    // As if somebody else had brought all of it down since it was looked at.
+    engine.pay(t).unwrap();
+    assert!(t.spent.paid_for() == PaidFor::Nothing);
+}
+
+#[test]
+fn looks_that_could_not_pay_are_kept() {
+    let (db, table) = filled(ENOUGH, true);
+    let (t, engine) = (table.table(), &db.engine);
+    t.spent.add(LEAST * 8);
+    engine.journal.poison(&Error::new(ErrorKind::Io, "a flush that failed"));
+    engine.bring_down(t);
+    assert!(t.spent.paid_for() == PaidFor::Nothing);
+    assert_eq!(t.spent.looks.load(Ordering::Relaxed), LEAST * 8);
+    assert!(!t.spent.add(LEAST - 1) && t.spent.add(1));
+}
+
+#[test]
+fn cursors_of_a_dropped_subtable_have_nobody_look() {
+    let (db, table) = filled(ENOUGH, true);
+    let t = table.table().clone();
+    db.drop_subtable("t").unwrap();
+    t.spent.add(LEAST);
+    let looking = || db.engine.looking.load(Ordering::Acquire);
+    db.engine.merged(&t, 1);
+    assert!(!looking());
+    db.engine.look_at_reads();
+    assert!(looking());
+}
+
+#[test]
+fn runs_of_a_little_l0_become_one_for_much_less_than_they_go_down_for() {
+    let (db, table) = filled(0, true);
+    // So that these are little.
+    put(&table, 0..BELOW * 16);
+    table.compact().unwrap();
+    for keys in [0..FEW * 6, 0..FEW] {
+        put(&table, keys);
+        table.flush().unwrap();
+    }
+    assert_eq!(sources(&db, &table), 2, "what came last is not half as much");
+    assert!(!l0_goes_down(&table.table().state().version, 32 << 20));
+    put(&table, 0..ENOUGH);
+    table.table().spent.add(LEAST * 4);
+    db.engine.look_at_reads();
+    assert_eq!(sources(&db, &table), 2, "a memtable and one run");
+    assert_eq!(table.table().spent.paid_for(), PaidFor::Nothing);
+}
+
+#[test]
+fn a_join_is_paid_for_by_the_looks_that_it_spares() {
+    let spent = Spent::default();
+    let (all, came) = (LEAST * BYTES_A_LOOK * 2, LEAST * BYTES_A_LOOK);
+    let join = Join { all, came, sources: 3, spared: 1, upto: 7 };
+    let pays =
+        |join| spent.pays(|| Offer { above: LEAST_BYTES, into: 1 << 40, largest: 1, join: Some(join) });
+    let looks = || spent.looks.load(Ordering::Relaxed);
+    assert!(spent.add(LEAST * 100));
+    assert_eq!(pays(join), PaidFor::Nothing, "those were there before the runs");
+    assert!(!spent.add(LEAST * 6 - 1) && spent.add(1));
+    assert_eq!(pays(join), PaidFor::Join);
+    assert_eq!((spent.paid_for(), looks()), (PaidFor::Join, LEAST * 104), "it takes no more than two");
+    assert_eq!(spent.bought.lock().join, Some(7));
+    // For so little it is written too much.
+    let little = Join { came: all / (REWRITES * 2), ..join };
+    spent.add(LEAST * 12 - 1);
+    assert_eq!(pays(little), PaidFor::Nothing);
+    assert!(spent.add(1));
+    assert_eq!(pays(little), PaidFor::Join);
+    assert_eq!(looks(), LEAST * 112);
+}
+
+#[test]
+fn a_join_that_was_bought_is_for_the_runs_of_then() {
+    let (db, table) = filled(0, false);
+    let (t, engine) = (table.table(), &db.engine);
+    let bought = || t.spent.bought.lock().join;
+    let buy = || t.spent.bought.lock().join = Some(engine.visible());
+    put(&table, 0..BELOW * 16);
+    table.compact().unwrap();
+    let flush = |keys| {
+        put(&table, keys);
+        table.flush().unwrap();
+    };
+    flush(0..FEW);
+    buy();
+    engine.account_for_gone(t);
+    assert_eq!(bought(), None, "one run is joined");
+    flush(0..FEW);
+    assert!(t.spent.bought.lock().several_since.is_some());
+    assert!(!t.spent.add(LEAST - 1) && t.spent.add(1), "there is something less to buy");
+    buy();
+    flush(0..FEW);
+    assert!(bought().is_some(), "the two are there yet");
+    t.spent.bought.lock().join = Some(0);
+    engine.bring_down(t);
+    assert_eq!(bought(), None, "only runs that have come since");
+    table.compact().unwrap();
+    assert_eq!(t.spent.bought.lock().several_since, None);
+}
+
+#[test]
+fn looks_pay_once_and_many_times_over_for_what_is_out_of_proportion() {
+    let spent = Spent::default();
+    let pays =
+        |above, into, largest| spent.pays(|| Offer { above, into, largest, join: None }) == PaidFor::Pass;
+    let (above, into) = (LEAST_BYTES, LEAST * 2 * BYTES_A_LOOK - LEAST_BYTES);
+    assert!(!spent.add(LEAST - 1));
+    assert!(spent.add(1));
+    assert!(!pays(above, into, into), "half of the price");
+    assert!(!spent.add(LEAST - 1), "nobody looks before");
+    assert!(spent.add(1));
+    assert!(pays(above, into, into));
+    assert!(!spent.add(LEAST - 1), "it was spent");
+    assert!(spent.add(LEAST * 8));
+    assert!(!pays(LEAST_BYTES - 1, 0, 1));
+    assert!(!spent.add(LEAST - 1), "nothing is saved up for so little");
+    assert!(spent.add(1));
+    assert!(pays(LEAST_BYTES, 0, LEAST_BYTES * REWRITES));
+
+    assert!(spent.add(LEAST * 2));
+    let largest = LEAST_BYTES * REWRITES * 2 + 1;
+    assert!(!pays(LEAST_BYTES, 0, largest), "three times the price");
+    assert!(!spent.add(LEAST - 1));
+    assert!(spent.add(1));
+    assert!(pays(LEAST_BYTES, 0, largest));
+    // Looked at again before they pay: when more is above, they may.
+    let largest = LEAST_BYTES * REWRITES * 100;
+    assert!(spent.add(LEAST * 9));
+    assert!(!pays(LEAST_BYTES, 0, largest), "a hundred times the price");
+    assert!(!spent.add(LEAST - 1));
+    assert!(spent.add(1));
+    assert!(!pays(LEAST_BYTES * 9, 0, largest / 2), "more than two times five");
+    assert!(spent.add(LEAST * 3));
+    assert!(pays(LEAST_BYTES * 10, 0, largest / 10));
+    assert!(spent.add(1 << 40));
+    assert!(!pays(LEAST_BYTES, 0, u64::MAX), "it takes more than that");
+}
