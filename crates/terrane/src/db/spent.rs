@@ -120,14 +120,14 @@ struct Bought {
 impl Bought {
     /// Forgets what can no longer be done.
     fn look_at(&mut self, state: &Super, memtable_bytes: u64) {
-        let old =
-            |upto: Seq| move |run: &&Arc<Run>| run.refs().iter().any(|part| part.extent.meta.min_seq <= upto);
-        let is_left = |upto: &Seq| {
-            state.version.l0.iter().filter(old(*upto)).count() > 1
-                && l0_is_little(&state.version, memtable_bytes)
-        };
-        self.join = self.join.filter(is_left);
+        let runs = |upto| state.version.l0.iter().filter(move |run| reaches_back(run, upto)).count();
+        self.join = self.join.filter(|upto| runs(*upto) > 1 && l0_is_little(&state.version, memtable_bytes));
     }
+}
+
+/// Whether the run may have something that is not newer than this.
+fn reaches_back(run: &Run, upto: Seq) -> bool {
+    run.refs().iter().any(|part| part.extent.meta.min_seq <= upto)
 }
 
 /// What was above L1 at some time.
@@ -150,9 +150,8 @@ impl Paid {
 
     /// Whether `state` has some of it above L1.
     fn is_above(&self, state: &Super) -> bool {
-        let mut parts = state.version.l0.iter().flat_map(|run| run.refs());
         state.memtables.iter().any(|m| m.generation() < self.before)
-            || parts.any(|part| part.extent.meta.min_seq <= self.upto)
+            || state.version.l0.iter().any(|run| reaches_back(run, self.upto))
     }
 }
 
@@ -209,6 +208,12 @@ impl Spent {
         self.due.store(looks.saturating_add(LEAST.max(looks / 8)), Ordering::Relaxed);
     }
 
+    /// Some, or all, of the looks are gone.
+    fn leave(&self, bought: &mut Bought, left: u64, due: u64) {
+        bought.several_since = bought.several_since.map(|_| left);
+        self.set(left, due);
+    }
+
     /// To be called with `bought` locked.
     fn set(&self, looks: u64, due: u64) {
         self.looks.store(looks, Ordering::Relaxed);
@@ -223,14 +228,12 @@ impl Spent {
         let looks = self.looks.load(Ordering::Relaxed);
         let once = ((above + into) / BYTES_A_LOOK).max(LEAST);
         if above < LEAST_BYTES {
-            bought.several_since = bought.several_since.map(|_| 0);
-            self.set(0, once);
+            self.leave(&mut bought, 0, once);
             return PaidFor::Nothing;
         }
         let price = price(once, largest, above);
         if looks >= price {
-            bought.several_since = bought.several_since.map(|_| 0);
-            self.set(0, LEAST);
+            self.leave(&mut bought, 0, LEAST);
             return PaidFor::Pass;
         }
         let mut due = price.min(looks.saturating_add(once));
@@ -240,8 +243,8 @@ impl Spent {
             if looks >= enough {
                 // The others are for what stays.
                 let left = looks.saturating_sub(join.price());
-                (bought.join, bought.several_since) = (Some(join.upto), Some(left));
-                self.set(left, left.saturating_add(LEAST));
+                bought.join = Some(join.upto);
+                self.leave(&mut bought, left, left.saturating_add(LEAST));
                 return PaidFor::Join;
             }
             due = due.min(enough);

@@ -50,8 +50,7 @@ pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
 fn join(p: &Picture<'_>, range: KeyRange) -> Option<Pick> {
     let sizes = || p.version.l0.iter().map(|r| r.bytes());
     let is_full = p.version.l0.len() >= MAX_L0_RUNS;
-    let is_worth_it = sizes().sum::<u64>() * 2 >= sizes().max()? * 3;
-    let is_worth_it = is_worth_it || p.paid == PaidFor::Join;
+    let is_worth_it = p.paid == PaidFor::Join || sizes().sum::<u64>() * 2 >= sizes().max()? * 3;
     if !is_full && !is_worth_it || !p.is_free(0, 0, &range.lo, range.hi.as_deref()) {
         return None;
     }
