@@ -233,7 +233,7 @@ impl Engine {
         drop(edit_guard);
         table.readers.strip();
         if pick.from == 0 {
-            self.account_for_gone(table);
+            self.account_for_change(table);
         }
         let now = self.media.now();
         match pick.reason {

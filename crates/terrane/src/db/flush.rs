@@ -101,7 +101,7 @@ impl Engine {
         version.retire(&next, applied.obsolete, dead);
         drop((edit_guard, straight));
         table.readers.strip();
-        self.account_for_gone(table);
+        self.account_for_change(table);
         self.journal.release_before(needed)?;
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(bytes);

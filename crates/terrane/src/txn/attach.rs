@@ -99,7 +99,10 @@ impl Engine {
         let attached = completion.wait_helping(|| self.ring.resume(&**self));
         drop(guards);
         if attached.is_ok() {
-            tables.iter().for_each(|t| t.readers.strip());
+            for t in &tables {
+                t.readers.strip();
+                self.account_for_change(t);
+            }
             self.update_pressure();
             self.schedule_compactions();
             self.progress.notify_all();

@@ -112,7 +112,7 @@ fn what_has_come_since_is_not_paid_for() {
     let (t, engine) = (table.table(), &db.engine);
     let pay = |paid| t.spent.bought.lock().pass = Some(paid);
     let ends = || {
-        engine.account_for_gone(t);
+        engine.account_for_change(t);
         t.spent.paid_for() == PaidFor::Nothing
     };
     let first = Paid::for_all_of(engine, t);
@@ -205,6 +205,25 @@ fn looks_that_could_not_pay_are_kept() {
 }
 
 #[test]
+fn looks_that_could_not_pay_are_still_those_since_there_were_several_runs() {
+    let spent = Spent::default();
+    let several_since = |since| spent.bought.lock().several_since = since;
+    let after = |before, now| {
+        spent.set(LEAST, LEAST * 10);
+        several_since(before);
+        let saved = spent.saved();
+        spent.set(5, LEAST);
+        several_since(now);
+        spent.give_back(saved);
+        assert_eq!(spent.looks.load(Ordering::Relaxed), LEAST + 5);
+        spent.bought.lock().several_since
+    };
+    assert_eq!(after(Some(7), Some(0)), Some(7));
+    assert_eq!(after(None, Some(3)), Some(LEAST + 3), "they came meanwhile");
+    assert_eq!(after(Some(7), None), None, "they have gone meanwhile");
+}
+
+#[test]
 fn cursors_of_a_dropped_subtable_have_nobody_look() {
     let (db, table) = filled(ENOUGH, true);
     let t = table.table().clone();
@@ -240,7 +259,7 @@ fn runs_of_a_little_l0_become_one_for_much_less_than_they_go_down_for() {
 fn a_join_is_paid_for_by_the_looks_that_it_spares() {
     let spent = Spent::default();
     let (all, came) = (LEAST * BYTES_A_LOOK * 2, LEAST * BYTES_A_LOOK);
-    let join = Join { all, came, sources: 3, spared: 1, upto: 7 };
+    let join = Join { all, came, sources: 3, spared: 1, newest: 7 };
     let pays =
         |join| spent.pays(|| Offer { above: LEAST_BYTES, into: 1 << 40, largest: 1, join: Some(join) });
     let looks = || spent.looks.load(Ordering::Relaxed);
@@ -260,11 +279,26 @@ fn a_join_is_paid_for_by_the_looks_that_it_spares() {
 }
 
 #[test]
+fn a_join_is_looked_at_again_where_too_little_is_above() {
+    let spent = Spent::default();
+    let all = LEAST * BYTES_A_LOOK * 2;
+    let join = Join { all, came: all, sources: 3, spared: 1, newest: 7 };
+    let pays =
+        |above, join| spent.pays(|| Offer { above, into: 1 << 40, largest: 1, join }) == PaidFor::Nothing;
+    spent.add(LEAST);
+    assert!(pays(LEAST_BYTES - 1, Some(join)));
+    assert!(!spent.add(LEAST * 2 - 1) && spent.add(1), "a memtable may have filled meanwhile");
+    assert!(pays(LEAST_BYTES - 1, None));
+    assert!(!spent.add(LEAST * 2));
+}
+
+#[test]
 fn a_join_that_was_bought_is_for_the_runs_of_then() {
     let (db, table) = filled(0, false);
     let (t, engine) = (table.table(), &db.engine);
     let bought = || t.spent.bought.lock().join;
-    let buy = || t.spent.bought.lock().join = Some(engine.visible());
+    let newest = || t.state().version.l0.iter().map(|run| run.id).max();
+    let buy = || t.spent.bought.lock().join = newest();
     put(&table, 0..BELOW * 16);
     table.compact().unwrap();
     let flush = |keys| {
@@ -273,19 +307,43 @@ fn a_join_that_was_bought_is_for_the_runs_of_then() {
     };
     flush(0..FEW);
     buy();
-    engine.account_for_gone(t);
+    engine.account_for_change(t);
     assert_eq!(bought(), None, "one run is joined");
+    let looked_at_late = || {
+        let bought = &mut t.spent.bought.lock();
+        let looks = t.spent.looks.load(Ordering::Relaxed);
+        t.spent.leave(bought, looks, looks + LEAST * 10);
+    };
+    looked_at_late();
     flush(0..FEW);
     assert!(t.spent.bought.lock().several_since.is_some());
     assert!(!t.spent.add(LEAST - 1) && t.spent.add(1), "there is something less to buy");
     buy();
+    looked_at_late();
     flush(0..FEW);
     assert!(bought().is_some(), "the two are there yet");
-    t.spent.bought.lock().join = Some(0);
+    assert!(!t.spent.add(LEAST - 1) && t.spent.add(1), "it may cost less than it did");
+    // As if these two were one.
+    t.spent.bought.lock().join = t.state().version.l0.iter().map(|run| run.id).min();
     engine.bring_down(t);
     assert_eq!(bought(), None, "only runs that have come since");
     table.compact().unwrap();
     assert_eq!(t.spent.bought.lock().several_since, None);
+}
+
+#[test]
+fn looks_since_a_run_was_attached_pay_for_a_join() {
+    let (db, table) = filled(0, false);
+    let t = table.table();
+    put(&table, 0..FEW);
+    table.flush().unwrap();
+    assert_eq!(t.spent.bought.lock().several_since, None);
+    t.spent.add(7);
+    let mut ingest = db.ingest().unwrap();
+    ingest.put(&table, &key(0), b"attached").unwrap();
+    ingest.commit().unwrap();
+    assert_eq!(t.state().version.l0.len(), 2);
+    assert!(t.spent.bought.lock().several_since.is_some_and(|since| since >= 7));
 }
 
 #[test]
