@@ -7,27 +7,34 @@
 //! the same: as who rents skis until the rent would have bought them. (A. Karlin, M. Manasse, L. Rudolph, D. Sleator, "Competitive Snoopy
 //! Caching", Algorithmica 1988.)
 //!
+//! While nothing is written what is bought lasts: an eighth of that is enough then, if no more than [`AT_REST`] times [`REWRITES`] bytes are
+//! rewritten for each that is above.
+//!
 //! Where L0 has several runs that are little, it is far less to make them one, which spares some of the looks: those since there were
 //! several pay for that, as soon as what it spares would have taken as long.
 //!
 //! What is written for it stays in proportion to what was written anyway, [`REWRITES`] bytes of levels for each byte that memtables and
-//! L0 take (of L0 for each byte beside its largest run), or else to what it spares: for so many times as many, reads must have paid so many times.
+//! L0 take (of L0 for each byte beside its largest run), or else to what it spares: for so many times as many, reads must have paid so many
+//! times.
 //!
 //! The account ends when all of that has gone down, or is about to anyway, whoever had that done. What has come since reads paid, they have
 //! not paid for.
 //!
 //! # Concurrency
 //! One job at a time looks what was paid for ([`Engine::look_at_reads`]); flushes, merges and attachments end accounts. Both hold `bought`
-//! while they set counts back, so that when to look fits what was counted. Both load the state with that held: whoever changes the state
-//! after that looks at the account after that too. Reads count beside them, relaxed: some looks count twice or not at all.
+//! while they set counts back, so that when to look fits what was counted, and load the state with that held: who brings something down, or
+//! adds a run, looks after that too, so what is bought for an older state ends. (That a memtable freezes, or a merge further down, ends
+//! nothing; what it makes impossible, the next look forgets.) Reads count beside them, relaxed: some looks count twice or not at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use terrane_base::{Result, Seq};
 
 use crate::compact::pick::{PaidFor, l0_goes_down, l0_is_little};
+use crate::db::background::REST;
 use crate::db::engine::Engine;
 use crate::db::table::{Super, Table};
 use crate::levels::Run;
@@ -45,6 +52,10 @@ const LEAST: u64 = 1 << 17;
 const LEAST_BYTES: u64 = 1 << 20;
 /// See the module's head.
 const REWRITES: u64 = 16;
+/// See the module's head.
+const AT_REST: u64 = 2;
+/// The part of its price for which a pass is made while nothing is written.
+const LASTING: u64 = 8;
 /// Looks that a cursor counts by itself before it tells.
 pub(crate) const TOLD_AT_ONCE: u32 = 4096;
 
@@ -59,6 +70,29 @@ struct Offer {
     into: u64,
     largest: u64,
     join: Option<Join>,
+    /// What was written by `now`.
+    written: Written,
+    now: Duration,
+}
+
+/// Becomes another one with each write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Written {
+    /// Of the active memtable.
+    generation: u64,
+    records: u64,
+    /// The newest of L0: it may have been attached. (Or was flushed; that is none, but follows one.)
+    newest: Option<u64>,
+}
+
+impl Written {
+    fn in_state(state: &Super) -> Self {
+        let active = state.active();
+        // Deletions of ranges are not among the records of the index.
+        let records = active.index().len() as u64 + active.deletes();
+        let newest = state.version.l0.iter().map(|run| run.id).max();
+        Written { generation: active.generation(), records, newest }
+    }
 }
 
 /// L0's runs becoming one.
@@ -67,7 +101,7 @@ struct Join {
     /// Their bytes, and those without the largest of them.
     all: u64,
     came: u64,
-    /// Sources that a seek looks into beside one, and how many of these it spares, which is less.
+    /// Sources that reads look into in vain, and how many of these it spares, which is less.
     sources: u64,
     spared: u64,
     /// The newest of them.
@@ -81,20 +115,14 @@ impl Join {
         let all = l0.iter().map(|run| run.bytes()).sum::<u64>();
         let largest = l0.iter().map(|run| run.bytes()).max()?;
         let memtables = state.memtables.iter().filter(|m| !m.is_empty()).count();
-        let levels = state.version.levels.iter().filter(|run| !run.is_empty()).count();
-        let sources = (memtables + l0.len() + levels.saturating_sub(1)) as u64;
+        let sources = (memtables + l0.len()) as u64;
         let newest = l0.iter().map(|run| run.id).max()?;
         let join = Join { all, came: all - largest, sources, spared, newest };
         l0_is_little(&state.version, memtable_bytes).then_some(join)
     }
 
-    /// Looks that take as long as it does.
-    fn once(self) -> u64 {
-        (self.all / BYTES_A_LOOK).max(LEAST)
-    }
-
     fn price(self) -> u64 {
-        price(self.once(), self.all, self.came)
+        price((self.all / BYTES_A_LOOK).max(LEAST), self.all, self.came)
     }
 
     /// Looks of which as many as the price are those that it spares.
@@ -123,9 +151,18 @@ struct Bought {
     join: Option<u64>,
     /// Looks that there were when L0 came to have several runs, or when these were last paid for.
     several_since: Option<u64>,
+    /// What was written when it was looked at last, and when it was first seen to be no more.
+    written: Option<(Written, Duration)>,
 }
 
 impl Bought {
+    /// Whether nothing has been written for a while, as far as was looked.
+    fn sees_rest(&mut self, written: Written, now: Duration) -> bool {
+        let since = self.written.filter(|(before, _)| *before == written).map_or(now, |(_, since)| since);
+        self.written = Some((written, since));
+        now.saturating_sub(since) >= REST
+    }
+
     /// Forgets a join that is done, or can no longer be.
     fn look_at(&mut self, state: &Super, memtable_bytes: u64) {
         let runs = |newest| state.version.l0.iter().filter(move |run| run.id <= newest).count();
@@ -185,9 +222,18 @@ impl Spent {
         }
     }
 
+    /// Forgets what can no longer be done in the state that `load` gives.
+    fn forget_past(&self, load: impl FnOnce() -> Arc<Super>, memtable_bytes: u64) {
+        // Dropped without the lock: it may be the last one to keep memtables.
+        let state;
+        let mut bought = self.bought.lock();
+        state = load();
+        bought.look_at(&state, memtable_bytes);
+    }
+
     /// What is above, or L0's runs, may have become other than they were: that is what `load` gives.
     fn look_at(&self, load: impl FnOnce() -> Arc<Super>, memtable_bytes: u64) {
-        // Dropped without the lock: it may be the last one to keep memtables.
+        // Dropped without the lock, too.
         let state;
         let mut bought = self.bought.lock();
         state = load();
@@ -198,7 +244,7 @@ impl Spent {
             None => version.l0.is_empty() || l0_goes_down(version, memtable_bytes),
         };
         if ends {
-            *bought = Bought::default();
+            *bought = Bought { written: bought.written, ..Bought::default() };
             self.set(0, LEAST);
         }
         let looks = self.looks.load(Ordering::Relaxed);
@@ -249,20 +295,26 @@ impl Spent {
     /// looked at again when there are enough, or when they would be if more had come above meanwhile: the price may be less then.
     fn pays(&self, offer: impl FnOnce() -> Offer) -> PaidFor {
         let mut bought = self.bought.lock();
-        let Offer { above, into, largest, join } = offer();
+        let Offer { above, into, largest, join, written, now } = offer();
+        let rests = bought.sees_rest(written, now);
         let looks = self.looks.load(Ordering::Relaxed);
         let once = ((above + into) / BYTES_A_LOOK).max(LEAST);
         if above < LEAST_BYTES {
-            let due = join.map_or(once, |join| once.min(join.once()));
+            let lasting = (once / LASTING).max(LEAST);
+            let due = join.map_or(lasting, |join| lasting.min(join.looks()));
             self.leave(&mut bought, 0, due);
             return PaidFor::Nothing;
         }
         let price = price(once, largest, above);
-        if looks >= price {
+        let is_much = largest / AT_REST > above.saturating_mul(REWRITES);
+        let lasting = if is_much { price } else { (price / LASTING).max(LEAST) };
+        if looks >= if rests { lasting } else { price } {
             self.leave(&mut bought, 0, LEAST);
             return PaidFor::Pass;
         }
-        let mut due = price.min(looks.saturating_add(once));
+        // (And whether it rests.)
+        let again = if looks < lasting { lasting } else { looks.saturating_add(lasting) };
+        let mut due = price.min(looks.saturating_add(once)).min(again);
         if let Some(join) = join {
             let since = *bought.several_since.get_or_insert(looks);
             let enough = since.saturating_add(join.looks());
@@ -314,21 +366,31 @@ impl Engine {
     /// Has memtable and L0 go down to L1, or L0's runs become one, if reads have paid for that.
     fn bring_down(self: &Arc<Self>, table: &Arc<Table>) {
         let memtable_bytes = self.options.memtable_bytes as u64;
-        table.spent.bought.lock().look_at(&table.state(), memtable_bytes);
+        table.spent.forget_past(|| table.state_full(), memtable_bytes);
         // What was paid for is not done yet, or nothing can be done.
         let pays_already = table.spent.paid_for() != PaidFor::Nothing;
         if pays_already || !table.can_flush_next() || table.trouble.hinders_l0() {
             return table.spent.look_later();
         }
         let saved = table.spent.saved();
+        // Dropped without the lock.
+        let mut seen = None;
         let pays = table.spent.pays(|| {
-            let state = table.state();
+            let state = &**seen.insert(table.state_full());
             let bytes = |at: usize| state.version.levels.get(at).map_or(0, |run| run.bytes());
             let largest = (0..state.version.levels.len()).map(bytes).max().unwrap_or(0);
             let l0: u64 = state.version.l0.iter().map(|run| run.bytes()).sum();
             let active = if state.active().is_empty() { 0 } else { state.active().filled_bytes() as u64 };
-            Offer { above: active + l0, into: bytes(0), largest, join: Join::of(&state, memtable_bytes) }
+            Offer {
+                above: active + l0,
+                into: bytes(0),
+                largest,
+                join: Join::of(state, memtable_bytes),
+                written: Written::in_state(state),
+                now: self.media.now(),
+            }
         });
+        drop(seen);
         if pays == PaidFor::Pass && self.pay(table).is_err() {
             table.spent.give_back(saved);
             table.spent.look_later();

@@ -60,7 +60,7 @@ pub(crate) struct Scan {
     memtables: usize,
     /// What seeks and steps took of which nobody was told, in looks, where merging memtables and runs of L0 down would spare some.
     looks: Option<u32>,
-    /// What a seek takes beside that in one source.
+    /// What a seek takes beside that which it takes where these are merged down.
     seek_looks: u32,
     pub(crate) merge: Merge,
     /// Those of the cursor that has left it, while it rests.
@@ -78,11 +78,11 @@ impl Scan {
         let memtables = sources.len() - own.len();
         let runs = version.runs().filter(|(_, r)| !r.is_empty());
         sources.extend(runs.map(|(_, r)| Source::run(r.clone(), engine.cache.clone(), seq)));
-        let mergeable = memtables + version.l0.len();
+        let mergeable = (memtables + version.l0.len()) as u32;
         let further = sources.len().saturating_sub(own.len() + 1) as u32;
         let looks = (mergeable > 0 && further > 0).then_some(0);
         let merge = Merge::new(sources);
-        let (seek_looks, tools) = (further * LOOKS_A_SEEK, Tools::default());
+        let (seek_looks, tools) = (further.min(mergeable) * LOOKS_A_SEEK, Tools::default());
         Box::new(Scan { state, rests: false, memtables, looks, seek_looks, merge, tools })
     }
 

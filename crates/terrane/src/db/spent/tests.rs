@@ -9,6 +9,16 @@ const BELOW: u32 = 12_000;
 /// Records that take [`LEAST_BYTES`] of a memtable.
 const ENOUGH: u32 = 6000;
 
+/// Nothing but what was written.
+const OFFER: Offer = Offer {
+    above: 0,
+    into: 0,
+    largest: 1,
+    join: None,
+    written: Written { generation: 1, records: 100, newest: None },
+    now: Duration::ZERO,
+};
+
 /// So few that they stay in L0 in a rest, too.
 const FEW: u32 = 500;
 
@@ -260,8 +270,7 @@ fn a_join_is_paid_for_by_the_looks_that_it_spares() {
     let spent = Spent::default();
     let (all, came) = (LEAST * BYTES_A_LOOK * 2, LEAST * BYTES_A_LOOK);
     let join = Join { all, came, sources: 3, spared: 1, newest: 7 };
-    let pays =
-        |join| spent.pays(|| Offer { above: LEAST_BYTES, into: 1 << 40, largest: 1, join: Some(join) });
+    let pays = |join| spent.pays(|| Offer { above: LEAST_BYTES, into: 1 << 40, join: Some(join), ..OFFER });
     let looks = || spent.looks.load(Ordering::Relaxed);
     assert!(spent.add(LEAST * 100));
     assert_eq!(pays(join), PaidFor::Nothing, "those were there before the runs");
@@ -281,15 +290,14 @@ fn a_join_is_paid_for_by_the_looks_that_it_spares() {
 #[test]
 fn a_join_is_looked_at_again_where_too_little_is_above() {
     let spent = Spent::default();
-    let all = LEAST * BYTES_A_LOOK * 2;
-    let join = Join { all, came: all, sources: 3, spared: 1, newest: 7 };
-    let pays =
-        |above, join| spent.pays(|| Offer { above, into: 1 << 40, largest: 1, join }) == PaidFor::Nothing;
+    let (above, into) = (LEAST_BYTES - 1, 1 << 40);
+    let join = Join { all: above, came: above / 2, sources: 3, spared: 1, newest: 7 };
+    let pays = |join| spent.pays(|| Offer { above, into, join, ..OFFER });
     spent.add(LEAST);
-    assert!(pays(LEAST_BYTES - 1, Some(join)));
-    assert!(!spent.add(LEAST * 2 - 1) && spent.add(1), "a memtable may have filled meanwhile");
-    assert!(pays(LEAST_BYTES - 1, None));
-    assert!(!spent.add(LEAST * 2));
+    assert_eq!(pays(Some(join)), PaidFor::Nothing);
+    assert!(!spent.add(LEAST * 3 - 1) && spent.add(1), "a memtable may have filled meanwhile");
+    assert_eq!(pays(None), PaidFor::Nothing);
+    assert!(!spent.add(LEAST * 3));
 }
 
 #[test]
@@ -332,25 +340,94 @@ fn a_join_that_was_bought_is_for_the_runs_of_then() {
 }
 
 #[test]
+fn in_a_rest_an_eighth_is_enough() {
+    let spent = Spent::default();
+    let (above, into) = (LEAST_BYTES, LEAST * 80 * BYTES_A_LOOK - LEAST_BYTES);
+    let offer = |records, seconds| {
+        let (written, now) = (Written { records, ..OFFER.written }, Duration::from_secs(seconds));
+        Offer { above, into, written, now, ..OFFER }
+    };
+    let pays = |records, seconds| spent.pays(|| offer(records, seconds)) == PaidFor::Pass;
+    spent.add(LEAST);
+    assert!(!pays(1, 100));
+    assert!(!spent.add(LEAST * 9 - 1) && spent.add(1), "it may rest when an eighth is there");
+    assert!(!pays(1, 104), "not yet");
+    assert!(!spent.add(LEAST * 10 - 1) && spent.add(1));
+    assert!(!pays(2, 106), "it was written to");
+    assert!(!pays(2, 110));
+    assert!(pays(2, 111));
+    assert!(!pays(2, 200), "it was spent");
+    spent.add(LEAST * 10 - 1);
+    assert!(!pays(2, 200));
+    assert!(spent.add(1));
+    assert!(pays(2, 200));
+    // Without a rest the price is what it was.
+    spent.add(LEAST * 80 - 1);
+    assert!(!pays(3, 300));
+    spent.add(1);
+    assert!(pays(4, 300));
+    // And where much is rewritten for little.
+    assert!(!pays(4, 305));
+    spent.add(LEAST * 80 - 1);
+    let much = LEAST_BYTES * REWRITES * AT_REST;
+    let for_little = |largest| spent.pays(|| Offer { largest, ..offer(4, 310) }) == PaidFor::Pass;
+    assert!(!for_little(much + AT_REST));
+    assert!(for_little(much));
+    // Little may become more.
+    spent.add(LEAST);
+    let little = Offer { above: above - 1, into: into + 1, ..offer(4, 320) };
+    assert_eq!(spent.pays(|| little), PaidFor::Nothing);
+    assert!(!spent.add(LEAST * 10 - 1) && spent.add(1));
+}
+
+#[test]
+fn each_write_is_seen() {
+    let (db, table) = filled(0, false);
+    let mut before = Written::in_state(&table.table().state());
+    let mut is_other = || {
+        let now = Written::in_state(&table.table().state());
+        std::mem::replace(&mut before, now) != now
+    };
+    assert!(!is_other());
+    table.put(b"k", b"v").unwrap();
+    assert!(is_other());
+    table.put(b"k", b"v").unwrap();
+    assert!(is_other(), "again");
+    table.delete(b"k").unwrap();
+    assert!(is_other());
+    table.delete_range(b"a", b"z").unwrap();
+    assert!(is_other());
+    table.flush().unwrap();
+    is_other();
+    for _ in 0..2 {
+        let mut ingest = db.ingest().unwrap();
+        ingest.put(&table, b"k", b"attached").unwrap();
+        ingest.commit().unwrap();
+        assert!(is_other(), "a run that was attached");
+    }
+    assert!(table.get(b"k").unwrap().is_some() && !is_other());
+}
+
+#[test]
 fn looks_since_a_run_was_attached_pay_for_a_join() {
     let (db, table) = filled(0, false);
     let t = table.table();
     put(&table, 0..FEW);
     table.flush().unwrap();
     assert_eq!(t.spent.bought.lock().several_since, None);
-    t.spent.add(7);
+    t.spent.set(7, LEAST * 10);
     let mut ingest = db.ingest().unwrap();
     ingest.put(&table, &key(0), b"attached").unwrap();
     ingest.commit().unwrap();
     assert_eq!(t.state().version.l0.len(), 2);
-    assert!(t.spent.bought.lock().several_since.is_some_and(|since| since >= 7));
+    assert_eq!(t.spent.bought.lock().several_since, Some(7));
+    assert!(!t.spent.add(LEAST - 1) && t.spent.add(1), "there is something less to buy");
 }
 
 #[test]
 fn looks_pay_once_and_many_times_over_for_what_is_out_of_proportion() {
     let spent = Spent::default();
-    let pays =
-        |above, into, largest| spent.pays(|| Offer { above, into, largest, join: None }) == PaidFor::Pass;
+    let pays = |above, into, largest| spent.pays(|| Offer { above, into, largest, ..OFFER }) == PaidFor::Pass;
     let (above, into) = (LEAST_BYTES, LEAST * 2 * BYTES_A_LOOK - LEAST_BYTES);
     assert!(!spent.add(LEAST - 1));
     assert!(spent.add(1));
