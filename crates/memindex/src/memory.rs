@@ -77,6 +77,27 @@ impl From<MemoryBudget> for Home {
     }
 }
 
+/// How far ahead of a piece the lines are asked for that the next pieces will be written to. What another index has left is in no cache, unlike
+/// what the system has just cleared: without that a writer waited for each line. (Two threads that overwrite: 569 and 617, with it 743 and 716
+/// thousand records per second.)
+const AHEAD: usize = 1 << 10;
+/// Most lines asked for at once.
+const LINES_AHEAD: usize = 4;
+
+/// Asks the processor for the lines of `size` bytes at `address`, or the first of them; it may be any address.
+#[inline]
+fn bring_near(address: usize, size: usize) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    for line in 0..size.div_ceil(LINE).min(LINES_AHEAD) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let at = std::ptr::without_provenance::<i8>(address + line * LINE);
+        // SAFETY: a prefetch reads nothing as far as the program can tell, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = (address, size);
+}
+
 struct Chunks {
     owned: Vec<(NonNull<u8>, Layout)>,
     /// Of the source.
@@ -148,6 +169,7 @@ impl Memory {
             {
                 let at = span.next.fetch_add(size, Ordering::Relaxed);
                 if let Some(piece) = piece(at).filter(|_| at + size <= span.end) {
+                    bring_near(at + AHEAD, size);
                     return piece;
                 }
             }
