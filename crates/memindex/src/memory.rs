@@ -84,18 +84,17 @@ const AHEAD: usize = 1 << 10;
 /// Most lines asked for at once.
 const LINES_AHEAD: usize = 4;
 
-/// Asks the processor for the lines of `size` bytes at `address`, or the first of them; it may be any address.
+/// Asks the processor to load the line of this address. Never waits.
 #[inline]
-fn bring_near(address: usize, size: usize) {
+pub(crate) fn prefetch(address: u64) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
-    for line in 0..size.div_ceil(LINE).min(LINES_AHEAD) {
+    // SAFETY: a prefetch reads nothing as far as the program can tell, whatever the address.
+    unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let at = std::ptr::without_provenance::<i8>(address + line * LINE);
-        // SAFETY: a prefetch reads nothing as far as the program can tell, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address as usize));
     }
     #[cfg(not(all(target_arch = "x86_64", not(loom))))]
-    let _ = (address, size);
+    let _ = address;
 }
 
 struct Chunks {
@@ -169,7 +168,8 @@ impl Memory {
             {
                 let at = span.next.fetch_add(size, Ordering::Relaxed);
                 if let Some(piece) = piece(at).filter(|_| at + size <= span.end) {
-                    bring_near(at + AHEAD, size);
+                    let lines = size.div_ceil(LINE).min(LINES_AHEAD);
+                    (0..lines).for_each(|n| prefetch((at + AHEAD + n * LINE) as u64));
                     return piece;
                 }
             }

@@ -15,6 +15,7 @@ use std::ptr::with_exposed_provenance;
 
 use crate::art::node::{Node4, Node16, Node48, Node256, NodeRef};
 use crate::art::versions::VersionList;
+use crate::memory::prefetch;
 use crate::record::RecordPtr;
 
 const LEAF: u64 = 0b01;
@@ -153,16 +154,3 @@ const RECORD_LINES: u64 = 3;
 
 /// Bytes of a line of the processor's cache.
 pub(crate) const LINE: u64 = 64;
-
-/// Asks the processor to load the line of this address. Never waits.
-#[inline]
-pub(crate) fn prefetch(address: u64) {
-    #[cfg(all(target_arch = "x86_64", not(loom)))]
-    // SAFETY: a prefetch reads nothing as far as the program can tell, whatever the address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address as usize));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
-    let _ = address;
-}

@@ -33,7 +33,7 @@ struct Claimed {
     version: Arc<Version>,
 }
 
-/// How long no memtable of a subtable freezes before it rests.
+/// How long no memtable of a subtable freezes before it rests; for [`crate::db::spent`], how long nothing is written.
 pub(crate) const REST: Duration = Duration::from_secs(5);
 /// What a full L0 with a memtable behind it adds to the urgency of a subtable's work, against that of other subtables.
 const FULL_L0: f64 = 2.0;

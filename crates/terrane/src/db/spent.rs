@@ -59,6 +59,16 @@ const LASTING: u64 = 8;
 /// Looks that a cursor counts by itself before it tells.
 pub(crate) const TOLD_AT_ONCE: u32 = 4096;
 
+/// Looks that take as long as merging so many bytes, or those for which nobody asks.
+fn looks_to_merge(bytes: u64) -> u64 {
+    (bytes / BYTES_A_LOOK).max(LEAST)
+}
+
+/// What is enough of a price in a rest.
+fn at_rest(price: u64) -> u64 {
+    (price / LASTING).max(LEAST)
+}
+
 /// Looks for a rewrite that takes as long as `once`, of so many bytes for so many that have come.
 fn price(once: u64, rewritten: u64, came: u64) -> u64 {
     once.saturating_mul(rewritten.div_ceil(came.saturating_mul(REWRITES).max(1)).max(1))
@@ -90,7 +100,7 @@ impl Written {
         let active = state.active();
         // Deletions of ranges are not among the records of the index.
         let records = active.index().len() as u64 + active.deletes();
-        let newest = state.version.l0.iter().map(|run| run.id).max();
+        let newest = state.version.l0.first().map(|run| run.id);
         Written { generation: active.generation(), records, newest }
     }
 }
@@ -114,15 +124,14 @@ impl Join {
         let spared = l0.len().checked_sub(1).filter(|n| *n > 0)? as u64;
         let all = l0.iter().map(|run| run.bytes()).sum::<u64>();
         let largest = l0.iter().map(|run| run.bytes()).max()?;
-        let memtables = state.memtables.iter().filter(|m| !m.is_empty()).count();
-        let sources = (memtables + l0.len()) as u64;
-        let newest = l0.iter().map(|run| run.id).max()?;
+        let sources = (state.filled().count() + l0.len()) as u64;
+        let newest = l0.first()?.id;
         let join = Join { all, came: all - largest, sources, spared, newest };
         l0_is_little(&state.version, memtable_bytes).then_some(join)
     }
 
     fn price(self) -> u64 {
-        price((self.all / BYTES_A_LOOK).max(LEAST), self.all, self.came)
+        price(looks_to_merge(self.all), self.all, self.came)
     }
 
     /// Looks of which as many as the price are those that it spares.
@@ -222,25 +231,21 @@ impl Spent {
         }
     }
 
-    /// Forgets what can no longer be done in the state that `load` gives.
-    fn forget_past(&self, load: impl FnOnce() -> Arc<Super>, memtable_bytes: u64) {
+    /// Looks at what is bought and at the state of `table`, which is loaded under the lock.
+    fn with_state<R>(&self, table: &Table, look: impl FnOnce(&mut Bought, &Super) -> R) -> R {
         // Dropped without the lock: it may be the last one to keep memtables.
         let state;
         let mut bought = self.bought.lock();
-        state = load();
-        bought.look_at(&state, memtable_bytes);
+        state = table.state_full();
+        look(&mut bought, &state)
     }
 
-    /// What is above, or L0's runs, may have become other than they were: that is what `load` gives.
-    fn look_at(&self, load: impl FnOnce() -> Arc<Super>, memtable_bytes: u64) {
-        // Dropped without the lock, too.
-        let state;
-        let mut bought = self.bought.lock();
-        state = load();
-        bought.look_at(&state, memtable_bytes);
+    /// What is above, or L0's runs, may have become other than they were: that is `state`.
+    fn look_at(&self, bought: &mut Bought, state: &Super, memtable_bytes: u64) {
+        bought.look_at(state, memtable_bytes);
         let version = &state.version;
         let ends = match &bought.pass {
-            Some(paid) => !paid.is_above(&state),
+            Some(paid) => !paid.is_above(state),
             None => version.l0.is_empty() || l0_goes_down(version, memtable_bytes),
         };
         if ends {
@@ -298,16 +303,15 @@ impl Spent {
         let Offer { above, into, largest, join, written, now } = offer();
         let rests = bought.sees_rest(written, now);
         let looks = self.looks.load(Ordering::Relaxed);
-        let once = ((above + into) / BYTES_A_LOOK).max(LEAST);
+        let once = looks_to_merge(above + into);
         if above < LEAST_BYTES {
-            let lasting = (once / LASTING).max(LEAST);
-            let due = join.map_or(lasting, |join| lasting.min(join.looks()));
+            let due = join.map_or(u64::MAX, Join::looks).min(at_rest(once));
             self.leave(&mut bought, 0, due);
             return PaidFor::Nothing;
         }
         let price = price(once, largest, above);
         let is_much = largest / AT_REST > above.saturating_mul(REWRITES);
-        let lasting = if is_much { price } else { (price / LASTING).max(LEAST) };
+        let lasting = if is_much { price } else { at_rest(price) };
         if looks >= if rests { lasting } else { price } {
             self.leave(&mut bought, 0, LEAST);
             return PaidFor::Pass;
@@ -335,7 +339,8 @@ impl Spent {
 impl Engine {
     /// A memtable, or some of L0, may have gone down, runs of L0 have become one, or there is one more.
     pub(crate) fn account_for_change(&self, table: &Table) {
-        table.spent.look_at(|| table.state_full(), self.options.memtable_bytes as u64);
+        let memtable_bytes = self.options.memtable_bytes as u64;
+        table.spent.with_state(table, |bought, state| table.spent.look_at(bought, state, memtable_bytes));
     }
 
     /// A cursor has sought and stepped for as long as so many looks take.
@@ -366,7 +371,7 @@ impl Engine {
     /// Has memtable and L0 go down to L1, or L0's runs become one, if reads have paid for that.
     fn bring_down(self: &Arc<Self>, table: &Arc<Table>) {
         let memtable_bytes = self.options.memtable_bytes as u64;
-        table.spent.forget_past(|| table.state_full(), memtable_bytes);
+        table.spent.with_state(table, |bought, state| bought.look_at(state, memtable_bytes));
         // What was paid for is not done yet, or nothing can be done.
         let pays_already = table.spent.paid_for() != PaidFor::Nothing;
         if pays_already || !table.can_flush_next() || table.trouble.hinders_l0() {

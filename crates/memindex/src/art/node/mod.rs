@@ -27,7 +27,8 @@ use std::cmp::Ordering as Order;
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::art::lock::VersionLock;
-use crate::art::word::{Kind, LINE, Leaf, Word, prefetch};
+use crate::art::word::{Kind, LINE, Leaf, Word};
+use crate::memory::prefetch;
 use crate::record::RecordPtr;
 
 pub(crate) use large::{Node48, Node256};

@@ -48,7 +48,7 @@ fn filled(above: u32, compact: bool) -> (Db, Subtable) {
 fn sources(db: &Db, table: &Subtable) -> usize {
     db.engine.wait_idle().unwrap();
     let state = table.table().state();
-    state.memtables.iter().filter(|m| !m.is_empty()).count() + state.version.l0.len()
+    state.filled().count() + state.version.l0.len()
 }
 
 fn look_up(db: &Db, table: &Subtable, looks: u64) {
