@@ -42,6 +42,19 @@ struct Span {
     largest: usize,
 }
 
+impl Span {
+    /// Asks for lines that pieces after this one will be written to.
+    #[inline]
+    fn ask_ahead(&self, at: usize, size: usize) {
+        let from = at + size.max(AHEAD);
+        let lines = size.div_ceil(LINE).min(LINES_AHEAD);
+        (0..lines)
+            .map(|n| from + n * LINE)
+            .filter(|line| *line < self.end)
+            .for_each(|line| prefetch(line as u64));
+    }
+}
+
 /// Where chunks come from instead of the allocator.
 ///
 /// # Safety
@@ -77,7 +90,7 @@ impl From<MemoryBudget> for Home {
     }
 }
 
-/// How far ahead of a piece the lines are asked for that the next pieces will be written to. What another index has left is in no cache, unlike
+/// How far ahead of a piece, or of the end of a larger one, lines of the span are asked for that the next pieces will be written to. What another index has left is in no cache, unlike
 /// what the system has just cleared: without that a writer waited for each line. (Two threads that overwrite: 569 and 617, with it 743 and 716
 /// thousand records per second.)
 const AHEAD: usize = 1 << 10;
@@ -168,8 +181,7 @@ impl Memory {
             {
                 let at = span.next.fetch_add(size, Ordering::Relaxed);
                 if let Some(piece) = piece(at).filter(|_| at + size <= span.end) {
-                    let lines = size.div_ceil(LINE).min(LINES_AHEAD);
-                    (0..lines).for_each(|n| prefetch((at + AHEAD + n * LINE) as u64));
+                    span.ask_ahead(at, size);
                     return piece;
                 }
             }

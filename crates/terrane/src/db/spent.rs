@@ -8,7 +8,7 @@
 //! Caching", Algorithmica 1988.)
 //!
 //! While nothing is written what is bought lasts: an eighth of that is enough then, if no more than [`AT_REST`] times [`REWRITES`] bytes are
-//! rewritten for each that is above.
+//! rewritten for each that is above. (Of a memtable it is the memory that counts, which small records take several times their own bytes of.)
 //!
 //! Where L0 has several runs that are little, it is far less to make them one, which spares some of the looks: those since there were
 //! several pay for that, as soon as what it spares would have taken as long.
@@ -362,7 +362,8 @@ impl Engine {
                         engine.bring_down(table);
                     }
                 }
-                engine.looking.store(false, Ordering::Release);
+                // Whose looks came too late for this sees that, and tells; or they are seen here.
+                engine.looking.swap(false, Ordering::AcqRel);
                 engine.schedule_compactions();
             });
         }

@@ -92,10 +92,12 @@ fn reads_bring_down_what_they_look_into_in_vain() {
 #[test]
 fn reads_bring_down_nothing_where_compactions_are_held_back() {
     let (db, table) = filled(ENOUGH, false);
+    let is_in_memory = || !table.table().state().active().is_empty();
     look_up(&db, &table, LEAST * 2);
     scan(&db, &table, LEAST * 4);
+    assert!(table.table().spent.add(0) && !db.engine.looking.load(Ordering::Acquire));
     assert_eq!(sources(&db, &table), 1);
-    assert!(!db.engine.looking.load(Ordering::Acquire));
+    assert!(is_in_memory() && table.table().spent.paid_for() == PaidFor::Nothing);
 }
 
 #[test]
@@ -378,6 +380,52 @@ fn in_a_rest_an_eighth_is_enough() {
     let little = Offer { above: above - 1, into: into + 1, ..offer(4, 320) };
     assert_eq!(spent.pays(|| little), PaidFor::Nothing);
     assert!(!spent.add(LEAST * 10 - 1) && spent.add(1));
+}
+
+#[test]
+fn where_nothing_is_written_for_a_while_less_brings_it_down() {
+    let (db, table) = filled(0, true);
+    put(&table, 0..BELOW * 8);
+    table.compact().unwrap();
+    put(&table, 0..ENOUGH);
+    let is_down_after = |time| {
+        db.engine.media.sleep(time);
+        db.engine.bring_down(table.table());
+        sources(&db, &table) == 0
+    };
+    table.table().spent.add(LEAST);
+    assert!(!is_down_after(REST), "it is seen for the first time");
+    assert!(!is_down_after(REST / 2));
+    put(&table, 0..1);
+    assert!(!is_down_after(REST / 2), "it was written to");
+    assert!(is_down_after(REST));
+}
+
+#[test]
+fn a_seek_counts_what_a_pass_spares() {
+    let options = Options::new().memtable_bytes(256 << 10).cache_bytes(16 << 20);
+    let db = Db::open_on(SimMedia::new(3), "/db", options).unwrap();
+    let table = db.create_subtable("t", SubtableOptions::new().compression(Compression::None)).unwrap();
+    let seeks = |n| {
+        let mut cursor = table.cursor(ReadOptions::new()).unwrap();
+        (0..n).for_each(|_| cursor.seek(&[]).unwrap());
+    };
+    let looks = || table.table().spent.looks.load(Ordering::Relaxed);
+    let levels = || table.table().state().version.levels.iter().filter(|run| !run.is_empty()).count();
+    // A step, and what it takes for another source.
+    let enough = TOLD_AT_ONCE / (1 + LOOKS_A_SEEK);
+    put(&table, 0..BELOW * 4);
+    table.flush().unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!((levels(), sources(&db, &table)), (2, 0));
+    table.table().spent.set(0, LEAST);
+    seeks(enough * 2);
+    assert_eq!(looks(), 0, "nothing is above");
+    put(&table, 0..1);
+    seeks(enough);
+    assert_eq!(looks(), 0, "one source more than there need be");
+    seeks(enough + 1);
+    assert!((TOLD_AT_ONCE..TOLD_AT_ONCE * 2).contains(&(looks() as u32)));
 }
 
 #[test]
