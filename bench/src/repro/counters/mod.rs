@@ -186,7 +186,8 @@ fn trace(args: &RunArgs, dir: &Path, reader: &mut Reader) -> Result<Vec<Line>, F
     let own: Rc<str> = std::env::current_exe()?.to_string_lossy().into();
     let (mut lines, mut theirs) = (Vec::new(), String::new());
     for entrant in args.engine.iter().flat_map(|k| k.entrants(&peers, None)) {
-        let entry = format!("::{}::", entrant.kind.name());
+        // Not that of the engine's transactions.
+        let entry = format!("::{}::Handle", entrant.kind.name());
         let entries =
             reader.code(&own)?.functions(|f| f.contains(&entry) && f.ends_with("engine::Session>::get"));
         let [entry] = entries[..] else {
