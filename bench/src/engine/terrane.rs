@@ -75,8 +75,12 @@ impl Terrane {
             _ => Medium::Log,
         };
         let piled = matches!(entrant.kind, Kind::TerranePiled | Kind::TerranePiledBare);
-        // Half of it becomes a run.
-        let memtable_bytes = if piled { s.piled_run_bytes() * 2 } else { s.memtable_bytes };
+        let memtable_bytes = match entrant.kind {
+            // Half of it becomes a run.
+            _ if piled => s.piled_run_bytes() * 2,
+            Kind::TerraneSkiplistSmall => s.memtable_bytes / 25,
+            _ => s.memtable_bytes,
+        };
         let options = Options::new()
             .medium(medium)
             .memtable_bytes(memtable_bytes as usize)
@@ -100,7 +104,7 @@ impl Terrane {
         if entrant.kind == Kind::TerranePiledBare {
             of_table = of_table.filter_bits(0);
         }
-        if matches!(entrant.kind, Kind::TerraneSkiplist | Kind::TerraneSkiplistMemory) {
+        if entrant.kind.has_skiplists() {
             of_table = of_table.index(IndexKind::Skiplist);
         }
         if let Some(k) = entrant.block_kib {
