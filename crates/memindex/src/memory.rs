@@ -90,9 +90,9 @@ impl From<MemoryBudget> for Home {
     }
 }
 
-/// How far ahead of a piece, or of the end of a larger one, lines of the span are asked for that the next pieces will be written to. What another index has left is in no cache, unlike
-/// what the system has just cleared: without that a writer waited for each line. (Two threads that overwrite: 569 and 617, with it 743 and 716
-/// thousand records per second.)
+/// How far ahead of a piece's beginning, or behind the end of a larger one, lines of the span are asked for that the next pieces will be
+/// written to. What another index has left is in no cache, unlike what the system has just cleared: without that a writer waited for each
+/// line. (Two threads that overwrite: 569 and 617, with it 743 and 716 thousand records per second.)
 const AHEAD: usize = 1 << 10;
 /// Most lines asked for at once.
 const LINES_AHEAD: usize = 4;

@@ -45,24 +45,21 @@ pub fn key_at(key_len: usize, value_len: usize) -> usize {
 pub fn write_record(out: &mut Vec<u8>, r: &ChainRecord<'_>) {
     let from = out.len();
     let (key_len, value_len) = (r.key.len(), r.value.len());
-    let key_at = key_at(key_len, value_len);
-    // At once: it is a few words as a rule, and the vector looks whether it has room each time.
-    out.resize(from + record_len(key_len, value_len), 0);
-    let out = &mut out[from..];
-    out[..8].copy_from_slice(&(r.seq << 8 | r.kind as u64).to_le_bytes());
+    out.extend_from_slice(&(r.seq << 8 | r.kind as u64).to_le_bytes());
     if are_short(key_len, value_len) {
-        out[8..10].copy_from_slice(&(value_len as u16).to_le_bytes());
-        out[10] = key_len as u8;
+        out.extend_from_slice(&(value_len as u16).to_le_bytes());
+        out.push(key_len as u8);
     } else {
-        out[8..10].copy_from_slice(&LONG_VALUE.to_le_bytes());
-        out[10] = LONG_KEY;
-        out[HEADER..HEADER + 4].copy_from_slice(&(value_len as u32).to_le_bytes());
-        out[HEADER + 4..key_at].copy_from_slice(&(key_len as u32).to_le_bytes());
+        out.extend_from_slice(&LONG_VALUE.to_le_bytes());
+        out.push(LONG_KEY);
+        out.extend_from_slice(&(value_len as u32).to_le_bytes());
+        out.extend_from_slice(&(key_len as u32).to_le_bytes());
     }
-    let (record, rest) = out.split_at_mut(key_at + key_len + value_len);
-    record[key_at..key_at + key_len].copy_from_slice(r.key);
-    record[key_at + key_len..].copy_from_slice(r.value);
-    rest[..CRC].copy_from_slice(&checksum::crc(record).to_le_bytes());
+    out.extend_from_slice(r.key);
+    out.extend_from_slice(r.value);
+    let crc = checksum::crc(&out[from..]);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out.resize(from + record_len(key_len, value_len), 0);
 }
 
 /// The record that `bytes` begin with, and how many bytes it takes.
