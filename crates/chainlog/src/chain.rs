@@ -9,10 +9,10 @@
 //! # Concurrency
 //! | what | who | ordering |
 //! |---|---|---|
-//! | `tail` | who has the turn | relaxed: turns follow each other, which the ring orders |
+//! | `tail`, `slots` | who has the turn; readers, `slots` | relaxed: turns follow each other, which the ring orders |
 //! | the bytes of a place | whoever it was assigned to | nobody else looks before the word points there |
 //! | `broken` | anybody, once | relaxed: who breaks a chain leaves its place in the order without an entry, and nothing behind is ordered |
-//! | `word`, `end` | the orderer | relaxed: there is one orderer at a time, which the ring orders; others look at it when it rests |
+//! | `head` | the orderer | relaxed: there is one orderer at a time, which the ring orders; others look at it when it rests |
 //! | `zones` | who has the turn; readers | its mutex, once a zone |
 
 use std::marker::PhantomData;
@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crossbeam_utils::CachePadded;
 use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_format::chain::{
     ChainMemtable, ChainRecord, GIDX_AT, Gidx, ITEM_HEADER, ItemHeader, MAX_SLOTS, MAX_ZONE_BYTES,
@@ -41,25 +42,32 @@ pub struct Chain {
     of: ChainMemtable,
     salt: u64,
     word_at: usize,
-    word: AtomicU64,
-    /// Where the last commit in it ends.
-    end: AtomicU64,
     /// A place was not written.
     broken: AtomicBool,
-    tail: Tail,
+    /// How many zones there are; the last of them takes what comes.
+    slots: AtomicU32,
     /// By slot.
     zones: Mutex<Vec<u32>>,
+    /// Each commit changes these two, in its turn and in its order, and looks at what is above.
+    tail: CachePadded<Tail>,
+    head: CachePadded<Head>,
 }
 
 /// Where the next item goes.
 #[derive(Debug)]
 struct Tail {
-    /// How many zones there are; the last of them takes what comes.
-    slots: AtomicU32,
-    /// Where that lies in the memory, ...
+    /// Where the last zone lies in the memory, ...
     zone_at: AtomicU64,
     /// ... and where in it the next item begins.
     next: AtomicU64,
+}
+
+/// What is committed.
+#[derive(Debug)]
+struct Head {
+    word: AtomicU64,
+    /// Where the last commit in it ends.
+    end: AtomicU64,
 }
 
 impl Chain {
@@ -90,16 +98,16 @@ impl Chain {
         let word_at = space.halloc().pool(PoolKind::Memtables).place(number)? + GIDX_AT;
         let zone_at = zones.last().map_or(Ok(0), |zone| space.zones().place(*zone))? as u64;
         let slots = AtomicU32::new(zones.len() as u32);
-        let tail = Tail { slots, zone_at: AtomicU64::new(zone_at), next: AtomicU64::new(next) };
-        let word = AtomicU64::new(gidx.encode());
+        let tail = CachePadded::new(Tail { zone_at: AtomicU64::new(zone_at), next: AtomicU64::new(next) });
+        let head = CachePadded::new(Head { word: AtomicU64::new(gidx.encode()), end });
         let (salt, broken, zones) = (of.salt(number), AtomicBool::new(false), Mutex::new(zones));
         space.chains.fetch_add(1, Ordering::Relaxed);
-        Ok(Chain { space: space.clone(), number, of, salt, word_at, word, end, broken, tail, zones })
+        Ok(Chain { space: space.clone(), number, of, salt, word_at, broken, slots, zones, tail, head })
     }
 
     /// Where the last commit in it ends; 0 if there is none. When the word rests.
     pub fn end_lsn(&self) -> Lsn {
-        self.end.load(Ordering::Relaxed)
+        self.head.end.load(Ordering::Relaxed)
     }
 
     /// Whether nothing was ever committed in it. When the word rests.
@@ -119,18 +127,18 @@ impl Chain {
 
     /// Bytes of the zones that it has.
     pub fn bytes(&self) -> u64 {
-        u64::from(self.tail.slots.load(Ordering::Relaxed)) * self.space.zone_bytes() as u64
+        u64::from(self.slots.load(Ordering::Relaxed)) * self.space.zone_bytes() as u64
     }
 
     /// Those of them that are filled. While commits go on it may be a zone too much or too little.
     pub fn filled_bytes(&self) -> u64 {
-        let full = u64::from(self.tail.slots.load(Ordering::Relaxed)).saturating_sub(1);
+        let full = u64::from(self.slots.load(Ordering::Relaxed)).saturating_sub(1);
         full * self.space.zone_bytes() as u64 + self.tail.next.load(Ordering::Relaxed)
     }
 
     /// How many zones it can still open. Nobody may begin who could need one more than that: in a turn it is too late to fail.
     pub fn slots_left(&self) -> u32 {
-        MAX_SLOTS.saturating_sub(self.tail.slots.load(Ordering::Relaxed))
+        MAX_SLOTS.saturating_sub(self.slots.load(Ordering::Relaxed))
     }
 
     /// Gives a commit's item, whose records take `len` bytes, its place. To be called in the commit's turn alone, once. May open a zone,
@@ -152,7 +160,7 @@ impl Chain {
             )));
         }
         let (room, total) = (self.space.zone_bytes(), ITEM_HEADER + len);
-        let mut slots = self.tail.slots.load(Ordering::Relaxed);
+        let mut slots = self.slots.load(Ordering::Relaxed);
         let mut next = self.tail.next.load(Ordering::Relaxed) as usize;
         let mut opened = None;
         if slots == 0 || room - next < total {
@@ -166,7 +174,7 @@ impl Chain {
             let header = ZoneHeader { memtable: self.number, slot: slots, before: next as u64 };
             opened = Some(Box::new((fresh, header)));
             (slots, next) = (slots + 1, ZONE_HEADER);
-            self.tail.slots.store(slots, Ordering::Relaxed);
+            self.slots.store(slots, Ordering::Relaxed);
         }
         self.tail.next.store((next + total) as u64, Ordering::Relaxed);
         let position = Position::new(slots - 1, next as u64)
@@ -182,13 +190,13 @@ impl Chain {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an item that is not behind the last one; what the memory fails with.
     pub fn advance(&self, to: Written) -> Result<()> {
-        let gidx = Gidx::decode(self.word.load(Ordering::Relaxed))?;
+        let gidx = Gidx::decode(self.head.word.load(Ordering::Relaxed))?;
         if gidx.current >= Some(to.position) {
             return Err(Error::invalid("the items of a chain are committed in another order than they lie"));
         }
         let word = gidx.advanced(to.position).encode();
-        self.word.store(word, Ordering::Relaxed);
-        self.end.store(to.end_lsn, Ordering::Relaxed);
+        self.head.word.store(word, Ordering::Relaxed);
+        self.head.end.store(to.end_lsn, Ordering::Relaxed);
         let pmem = self.pmem();
         pmem.store_word(self.word_at, word)?;
         pmem.flush(self.word_at, size_of::<u64>())
@@ -196,7 +204,7 @@ impl Chain {
 
     /// How many zones there are to read: [`Chain::read`] takes numbers below.
     pub fn slots(&self) -> Result<u32> {
-        let gidx = Gidx::decode(self.word.load(Ordering::Relaxed))?;
+        let gidx = Gidx::decode(self.head.word.load(Ordering::Relaxed))?;
         Ok(gidx.current.map_or(0, |p| p.slot() + 1))
     }
 
@@ -266,7 +274,7 @@ impl Chain {
 
     /// Where a zone lies, and how much of it are committed items and what stands in front of them.
     fn extent_of(&self, slot: u32) -> Result<(usize, usize)> {
-        let current = Gidx::decode(self.word.load(Ordering::Relaxed))?.current;
+        let current = Gidx::decode(self.head.word.load(Ordering::Relaxed))?.current;
         let last =
             current.filter(|p| slot <= p.slot()).ok_or_else(|| Error::invalid("a chain has no such zone"))?;
         let at = self.zone_at(slot)?;

@@ -37,6 +37,7 @@
 
 use std::mem;
 
+use smallvec::SmallVec;
 use terrane_base::sync::UnsafeCell;
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 use terrane_base::{Completion, Wakes};
@@ -53,6 +54,10 @@ const CROWD: u64 = 1 << 63;
 const HANDED: u64 = 1 << 62;
 /// In `role`: the arrivals.
 const COUNT: u64 = HANDED - 1;
+
+/// Of a group, as many as need no memory of their own. A group lies on its orderer's stack: in memory that orderers hand on, each had to
+/// get the last one's lines from another core.
+const FEW: usize = 16;
 
 /// After so many groups those who wait are woken although the order is still the same thread's.
 const PATIENCE: usize = 4;
@@ -95,27 +100,25 @@ pub trait Orderer<E> {
 }
 
 /// Where the order is made.
-pub(crate) struct Head<E> {
+pub(crate) struct Head {
     /// Arrivals, `CROWD` and `HANDED`.
     role: AtomicU64,
     pub(crate) settled: AtomicU64,
-    order: UnsafeCell<Order<E>>,
+    order: UnsafeCell<Order>,
 }
 
 /// The orderer's own.
-struct Order<E> {
+struct Order {
     ticket: u32,
     pos: u64,
-    /// Empty between groups; kept for its memory.
-    group: Vec<Filled<E>>,
 }
 
-impl<E> Head<E> {
+impl Head {
     pub(crate) fn new(ticket: u32, pos: u64) -> Self {
         Head {
             role: AtomicU64::new(0),
             settled: AtomicU64::new(pos),
-            order: UnsafeCell::new(Order { ticket, pos, group: Vec::new() }),
+            order: UnsafeCell::new(Order { ticket, pos }),
         }
     }
 
@@ -166,11 +169,10 @@ impl<E: Send> Ring<E> {
         // Whether slots may have been emptied since those who wait for one were last told. At first that is so if the
         // last orderer panicked.
         let mut untold = true;
+        let mut group = SmallVec::<[Filled<E>; FEW]>::new();
         loop {
-            let (mut group, end) = self.take_filled();
+            let end = self.take_filled(&mut group);
             if group.is_empty() {
-                // Before it leaves: afterwards that is another's.
-                self.give_back(group);
                 let leave = self.head.role.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire);
                 let now = match leave {
                     Ok(_) => return,
@@ -199,7 +201,7 @@ impl<E: Send> Ring<E> {
             }
 
             orderer.settle(&mut group, wakes);
-            self.give_back(group);
+            group.clear();
             self.head.settled.store(end, Ordering::Release);
             if end - self.near.pos.load(Ordering::Relaxed) > NEAR_LAG {
                 self.near.pos.store(end, Ordering::Release);
@@ -218,12 +220,11 @@ impl<E: Send> Ring<E> {
         }
     }
 
-    /// Takes the consecutive filled entries at the head and empties their slots. Also gives where they end.
-    fn take_filled(&self) -> (Vec<Filled<E>>, u64) {
+    /// Takes the consecutive filled entries at the head and empties their slots. Says where they end.
+    fn take_filled(&self, group: &mut SmallVec<[Filled<E>; FEW]>) -> u64 {
         self.head.order.with_mut(|order| {
             // SAFETY: only the orderer gets here, and it has acquired the role.
             let order = unsafe { &mut *order };
-            let mut group = mem::take(&mut order.group);
             while group.len() < self.slots.len() {
                 let slot = self.slot(order.ticket);
                 if slot.turn.load(Ordering::Acquire) != order.ticket | FILLED {
@@ -239,17 +240,8 @@ impl<E: Send> Ring<E> {
                 order.pos += units;
                 order.ticket = (order.ticket + 1) % TICKETS;
             }
-            (group, order.pos)
+            order.pos
         })
-    }
-
-    /// Keeps the memory of a settled group for the next.
-    fn give_back(&self, mut group: Vec<Filled<E>>) {
-        group.clear();
-        self.head.order.with_mut(|order| {
-            // SAFETY: only the orderer gets here.
-            unsafe { (*order).group = group };
-        });
     }
 
     /// Tells those who wait for a slot that some were emptied.

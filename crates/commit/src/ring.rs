@@ -27,14 +27,14 @@
 //! # Concurrency
 //! | what | written by | ordering |
 //! |---|---|---|
-//! | `word` | RMW by all | AcqRel, so that what a thread saw of the ring travels with the tickets (see `near`) |
+//! | `Gate::word` | RMW by all | AcqRel, so that what a thread saw of the ring travels with the tickets (see `near`) |
 //! | `near` | orderer, bumper; read by reservers | store release, load acquire (below) |
 //! | `Slot::turn` | filler, then orderer, in turn | store release, load acquire: passes `cell` to and fro |
 //! | `Slot::cell` | filler (empty in its turn), orderer (filled) | not atomic: `turn` gives it to one at a time |
 //! | `Head::role` | RMW by all | AcqRel; the winner acquires `order` from the last orderer |
 //! | `Head::order` | the orderer | not atomic: `role` gives it to one at a time |
 //! | `Head::settled` | the orderer | store release after settling, load acquire |
-//! | `turns` | who has the turn | a mutex: turns happen one after the other, in the order of their positions |
+//! | `Gate::turns` | who has the turn | a mutex: turns happen one after the other, in the order of their positions |
 //!
 //! *`near` is near enough to decode.* Its position is one that was settled, and the orderer cannot have passed a place
 //! that is not filled, so for a reserver it is never ahead. It lags by 2^39 units before it is moved, at most 2^14
@@ -49,8 +49,12 @@
 //!
 //! # What a lone reserve and fill cost
 //! Three atomic read-modify-writes: `word`, `role` up, `role` down. The rest are plain moves (on x86 also where they
-//! acquire or release): some eight loads, and stores to the cell, its turn (twice), the group and `settled`. No lock,
-//! no allocation, no fence, no call into the system.
+//! acquire or release): some eight loads, and stores to the cell, its turn (twice) and `settled`. No lock, no allocation, no
+//! fence, no call into the system.
+//!
+//! # Which lines of memory go from core to core
+//! Where two threads commit at the same time: that of the word (with the lock of turns), that of the slot, and that of the role (with all
+//! else that an orderer changes). An entry is best one pointer: a larger one makes more lines of a slot.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -97,9 +101,9 @@ pub struct Boundary {
 
 /// The order of commits. `E` is what a leader leaves for the orderer.
 pub struct Ring<E> {
-    word: CachePadded<AtomicU64>,
+    gate: CachePadded<Gate>,
     pub(crate) near: CachePadded<Near>,
-    pub(crate) head: CachePadded<Head<E>>,
+    pub(crate) head: CachePadded<Head>,
     pub(crate) slots: Box<[CachePadded<Slot<E>>]>,
     /// Where the last epochs began.
     bumps: Mutex<VecDeque<u64>>,
@@ -108,10 +112,15 @@ pub struct Ring<E> {
     room: Condvar,
     /// The place of all who have no seat. Order: before `turns`, and before `crowd`.
     standing: Mutex<()>,
-    /// If its reservations have turns.
-    turns: Option<Box<CachePadded<Mutex<()>>>>,
     /// Whether the calling thread has a seat.
     pub(crate) seated: fn() -> bool,
+}
+
+/// What a reservation changes. In one line: who has the turn changes the word next.
+struct Gate {
+    word: AtomicU64,
+    /// If reservations have turns.
+    turns: Option<Mutex<()>>,
 }
 
 /// References for decoding the word. Rarely written.
@@ -236,14 +245,14 @@ impl<E: Send> Ring<E> {
     }
 
     pub(crate) fn turning(mut self) -> Self {
-        self.turns = Some(Box::default());
+        self.gate.turns = Some(Mutex::new(()));
         self
     }
 
     pub(crate) fn starting_at(slots: usize, place: Place) -> Self {
         let first = place.ticket as usize;
         let mut ring = Ring {
-            word: CachePadded::new(AtomicU64::new(place.pack())),
+            gate: CachePadded::new(Gate { word: AtomicU64::new(place.pack()), turns: None }),
             near: CachePadded::new(Near {
                 pos: AtomicU64::new(place.pos),
                 epoch: AtomicU64::new(place.epoch),
@@ -254,7 +263,6 @@ impl<E: Send> Ring<E> {
             crowd: Mutex::new(()),
             room: Condvar::new(),
             standing: Mutex::new(()),
-            turns: None,
             seated,
         };
         ring.slots = (0..slots)
@@ -294,7 +302,7 @@ impl<E: Send> Ring<E> {
         orderer: &'r O,
         assign: impl FnOnce(u64, u64) -> T,
     ) -> Result<(Reservation<'r, E, O>, T)> {
-        let Some(turns) = &self.turns else {
+        let Some(turns) = &self.gate.turns else {
             return Err(Error::invalid("this ring's reservations have no turns"));
         };
         check_units(units)?;
@@ -316,7 +324,7 @@ impl<E: Send> Ring<E> {
 
     /// Takes a place.
     fn draw(&self, units: u64) -> Place {
-        let word = self.word.fetch_add(NEXT_TICKET + units, Ordering::AcqRel);
+        let word = self.gate.word.fetch_add(NEXT_TICKET + units, Ordering::AcqRel);
         Place::unpack(word, self.near.pos.load(Ordering::Acquire), self.near.epoch.load(Ordering::Acquire))
     }
 
@@ -382,12 +390,12 @@ impl<E: Send> Ring<E> {
             }
             bumps.pop_front();
         }
-        let mut word = self.word.load(Ordering::Acquire);
+        let mut word = self.gate.word.load(Ordering::Acquire);
         let pos = loop {
             // Before the exchange: with the word unchanged since it was read, this is still behind its position.
             let near = self.near.pos.load(Ordering::Acquire);
             let next = word.wrapping_add(NEXT_EPOCH);
-            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
+            match self.gate.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => break Place::unpack(word, near, self.near.epoch.load(Ordering::Relaxed)).pos,
                 Err(now) => word = now,
             }
@@ -408,7 +416,7 @@ impl<E: Send> Ring<E> {
     pub(crate) fn next_pos(&self) -> u64 {
         let near = &self.near;
         let behind = near.pos.load(Ordering::Acquire);
-        Place::unpack(self.word.load(Ordering::Acquire), behind, near.epoch.load(Ordering::Acquire)).pos
+        Place::unpack(self.gate.word.load(Ordering::Acquire), behind, near.epoch.load(Ordering::Acquire)).pos
     }
 
     pub(crate) fn slot(&self, ticket: u32) -> &Slot<E> {

@@ -9,11 +9,11 @@ use terrane_format::batch::{Op, Ops, put_op};
 use terrane_format::chain::record_len;
 use terrane_format::limits::{check_key, check_value};
 
+use crate::db::anchor::TableRef;
 use crate::db::subtable::Subtable;
-use crate::db::table::Table;
 
 /// The subtables of a batch: mostly one.
-pub(crate) type Tables = SmallVec<[Arc<Table>; 2]>;
+pub(crate) type Tables = SmallVec<[TableRef; 2]>;
 
 /// Bytes that the records of a batch take in persistent memory ([`record_len`]), in each of its subtables, in their order.
 pub(crate) type Lengths = SmallVec<[u32; 2]>;
@@ -175,7 +175,7 @@ impl WriteBatch {
         if self.lengths.len() == self.tables.len() {
             self.lengths.push(0);
         }
-        self.tables.push(table.clone());
+        self.tables.push(subtable.table_ref());
         Ok(self.tables.len() - 1)
     }
 
@@ -208,7 +208,7 @@ impl WriteBatch {
         self.lengths.clear();
     }
 
-    pub(crate) fn tables(&self) -> &[Arc<Table>] {
+    pub(crate) fn tables(&self) -> &[TableRef] {
         &self.tables
     }
 

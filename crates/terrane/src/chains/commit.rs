@@ -20,7 +20,7 @@ use terrane_format::chain::ChainRecord;
 
 use crate::chains::Chains;
 use crate::db::engine::{Engine, closing};
-use crate::db::request::{GroupEntry, Locks, Request, Requests};
+use crate::db::request::{GroupEntry, Locks, Placed, Request, Requests};
 use crate::db::table::{Super, Table};
 use crate::log::Log;
 use crate::memtable::Memtable;
@@ -36,8 +36,17 @@ thread_local! {
     static ITEMS: RefCell<Vec<Box<Item>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The items of a group, each with its memtable.
-pub(crate) type Items = SmallVec<[(Arc<Memtable>, Written); 1]>;
+/// The items of a group.
+pub(crate) type Items = SmallVec<[OfMemtable; 1]>;
+
+/// What a group has written to one memtable, which it keeps until it is ordered.
+#[derive(Debug)]
+pub(crate) struct OfMemtable {
+    /// The subtable as of when the group got its place, and the group's epoch.
+    state: Guard<Arc<Super>>,
+    epoch: u64,
+    written: Written,
+}
 
 /// Where a group writes to in one subtable: known once it has its place. Counts no reference: those of a subtable that many threads write to
 /// are on one line for all of them.
@@ -55,6 +64,12 @@ impl<'r> Target<'r> {
     /// The memtable of the group's epoch, once it has its place.
     fn memtable(&self) -> Option<&Arc<Memtable>> {
         self.state.get().map(|(state, epoch)| state.memtable_for(*epoch))
+    }
+
+    /// What the orderer needs.
+    fn into_written(self, written: Written) -> Option<OfMemtable> {
+        let (state, epoch) = self.state.into_inner()?;
+        Some(OfMemtable { state, epoch, written })
     }
 
     /// In the group's turn: a place for records of `len` bytes, in a zone of `zones` if there must be a new one.
@@ -124,14 +139,14 @@ fn add(
     memtable.announce(lsn, &record, During::Reads(needed))
 }
 
-/// Has a memtable's index know of what was stored, and a group of what is to be committed.
-fn enter(memtable: &Arc<Memtable>, stored: Stored<'_>, written: &mut Items) -> Result<()> {
-    written.push((memtable.clone(), stored.written()));
+/// Has a memtable's index know of what was stored. Gives what is to be committed.
+fn enter(memtable: &Memtable, stored: Stored<'_>) -> Result<Written> {
+    let written = stored.written();
     if let Some(records) = memtable.chain() {
         give_item(records.index().insert(stored)?);
         records.charge();
     }
-    Ok(())
+    Ok(written)
 }
 
 impl Engine {
@@ -165,10 +180,8 @@ impl Engine {
             }
         };
         let (from, guarded, is_closing) = (place.pos() * 8, turn.guarded, turn.closing);
-        let mut entry = GroupEntry::default();
-        if let Err(e) = self.write_items(from, units, turn, &requests, &shares, &mut entry.written) {
-            entry.failed = Some(e);
-        }
+        let mut entry = Placed::default();
+        let written = self.write_items(from, units, turn, &requests, &shares);
         let mut full: SmallVec<[Arc<Table>; 1]> = SmallVec::new();
         for share in &shares {
             if let Some(memtable) = share.target.memtable()
@@ -177,7 +190,19 @@ impl Engine {
                 full.push(share.target.table.clone());
             }
         }
-        drop(shares);
+        match written {
+            Ok(mut written) => {
+                for (number, share) in shares.into_iter().enumerate() {
+                    let item = written.iter().position(|(n, _)| *n == number);
+                    let item = item.and_then(|at| share.target.into_written(written.swap_remove(at).1));
+                    entry.written.extend(item);
+                }
+            }
+            Err(e) => {
+                drop(shares);
+                entry.failed = Some(e);
+            }
+        }
         let (mut lsn, mut late, mut refused) = (from, Requests::new(), Requests::new());
         for (mut r, zones) in requests.into_iter().zip(zones) {
             let is_late = guarded && r.is_unlocked();
@@ -251,7 +276,8 @@ impl Engine {
         }
     }
 
-    /// Writes all records of a group, and tells the indexes where they are. What was not written breaks its chain, and fails the group.
+    /// Writes all records of a group, and tells the indexes where they are. Gives the items, each with the number of its share. What was not
+    /// written breaks its chain, and fails the group.
     fn write_items(
         &self,
         from: Lsn,
@@ -259,8 +285,7 @@ impl Engine {
         turn: Turn<'_>,
         requests: &[Box<Request>],
         shares: &[Share<'_>],
-        written: &mut Items,
-    ) -> Result<()> {
+    ) -> Result<SmallVec<[(usize, Written); 1]>> {
         if let Some(e) = turn.failed {
             return Err(e);
         }
@@ -286,31 +311,32 @@ impl Engine {
         }
         let (count, length) = (items.len() as u32, (units * 8) as u32);
         let mut stored: SmallVec<[Stored<'_>; 1]> = SmallVec::new();
-        let mut memtables: SmallVec<[&Arc<Memtable>; 1]> = SmallVec::new();
+        let mut memtables: SmallVec<[(usize, &Arc<Memtable>); 1]> = SmallVec::new();
         for ((share, place), item) in turn.places.into_iter().zip(items) {
             stored.push(place.write(from, count, length, item)?);
-            memtables.extend(shares[share].target.memtable());
+            memtables.extend(shares[share].target.memtable().map(|m| (share, m)));
         }
         Stored::fence_all(&mut stored);
-        for (stored, memtable) in stored.into_iter().zip(&memtables) {
-            enter(memtable, stored, written)?;
+        let mut written = SmallVec::new();
+        for (stored, (share, memtable)) in stored.into_iter().zip(&memtables) {
+            written.push((*share, enter(memtable, stored)?));
         }
         for (place, hash) in hashes {
-            memtables[place].indexed(hash);
+            memtables[place].1.indexed(hash);
         }
-        Ok(())
+        Ok(written)
     }
 }
 
 impl Chains {
-    /// For the orderer: commits groups, up to `end`, in their order.
+    /// For the orderer: commits groups in their order.
     ///
     /// # Errors
     /// What the memory fails with. What was committed before stays.
-    pub(crate) fn advance(&self, groups: &[Filled<GroupEntry>], end: Lsn) -> Result<()> {
+    pub(crate) fn advance(&self, groups: &[Filled<Placed>]) -> Result<()> {
         for entry in groups.iter().filter_map(|f| f.entry.as_ref()) {
-            for (memtable, written) in &entry.written {
-                if let Some(records) = memtable.chain() {
+            for OfMemtable { state, epoch, written } in &entry.written {
+                if let Some(records) = state.memtable_for(*epoch).chain() {
                     records.index().chain().advance(*written)?;
                 }
             }
@@ -318,7 +344,6 @@ impl Chains {
                 self.space.fence();
             }
         }
-        self.durable.store(end, std::sync::atomic::Ordering::Release);
         Ok(())
     }
 }

@@ -54,8 +54,8 @@ const KEPT: usize = 16;
 pub(crate) struct Chains {
     media: Arc<dyn Media>,
     space: Arc<Space>,
-    /// All commits before it are durable.
-    durable: AtomicU64,
+    /// All commits before it are durable, unless a log trails and says so. Apart from what each commit looks at, for each changes it.
+    durable: CachePadded<AtomicU64>,
     /// Of the next memtable, over all subtables.
     next_generation: AtomicU64,
     closed: AtomicBool,
@@ -105,7 +105,7 @@ impl Chains {
         Chains {
             media,
             space,
-            durable: AtomicU64::new(durable),
+            durable: CachePadded::new(AtomicU64::new(durable)),
             next_generation: AtomicU64::new(generation),
             closed: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
@@ -269,7 +269,12 @@ impl Chains {
         // Else the next opening does.
     }
 
-    /// All commits before it survive a power failure, as far as the memory does.
+    /// For the orderer, where no log trails: all commits before `end` are durable.
+    pub(crate) fn is_durable_to(&self, end: Lsn) {
+        self.durable.store(end, Ordering::Release);
+    }
+
+    /// All commits before it survive a power failure, as far as the memory does; where no log trails.
     pub(crate) fn durable_lsn(&self) -> Lsn {
         self.durable.load(Ordering::Acquire)
     }

@@ -3,6 +3,9 @@
 //! Were a cursor to count on the engine and the table themselves, all processors would write to the same lines whenever one opens or
 //! closes. So a handle has anchors that hold both, one for each stripe of threads, and a cursor counts on that of the thread that makes
 //! it. Nothing that the engine or the table holds refers to an anchor.
+//!
+//! Batches need no more than their tables, and must not keep the database open. So each anchor has its table by way of a reference
+//! that is counted for itself, and batches count on that.
 
 use std::fmt;
 use std::ops::Deref;
@@ -22,7 +25,26 @@ pub(crate) struct Anchor(Arc<CachePadded<Both>>);
 /// See [`Anchor`].
 pub(crate) struct Both {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) table: Arc<Table>,
+    pub(crate) table: TableRef,
+}
+
+/// Keeps a table as long as there is a clone of it. Cheap to clone among the threads of one stripe, if it comes from [`Anchors`].
+#[derive(Clone, Debug)]
+pub(crate) struct TableRef(Arc<CachePadded<Arc<Table>>>);
+
+impl From<Arc<Table>> for TableRef {
+    fn from(table: Arc<Table>) -> Self {
+        TableRef(Arc::new(CachePadded::new(table)))
+    }
+}
+
+impl Deref for TableRef {
+    type Target = Arc<Table>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Table> {
+        &self.0
+    }
 }
 
 impl Deref for Anchor {
@@ -54,13 +76,12 @@ pub(crate) struct Anchors(CachePadded<[OnceLock<Anchor>; STRIPES]>);
 impl Anchors {
     /// That of the calling thread; all are of the same engine and table.
     #[inline]
-    pub(crate) fn own(&self, engine: &Arc<Engine>, table: &Arc<Table>) -> Anchor {
+    pub(crate) fn own(&self, engine: &Arc<Engine>, table: &Arc<Table>) -> &Anchor {
         let own = &self.0[stripe()];
         own.get_or_init(|| {
-            let both = Both { engine: engine.clone(), table: table.clone() };
+            let both = Both { engine: engine.clone(), table: table.clone().into() };
             Anchor(Arc::new(CachePadded::new(both)))
         })
-        .clone()
     }
 }
 
@@ -88,6 +109,13 @@ mod tests {
             there.iter().all(|a| Arc::ptr_eq(&a.engine, &here.engine) && Arc::ptr_eq(&a.table, &here.table))
         );
 
+        // A batch keeps the table, and not the engine.
+        let mut batch = crate::WriteBatch::new();
+        batch.put(&t, b"k", b"v").unwrap();
+        let counted = |r: &TableRef| Arc::strong_count(&r.0);
+        assert_eq!((counted(&here.table), counted(&there[0].table)), (2, 1));
+        assert!(Arc::ptr_eq(&batch.tables()[0].0, &here.table.0));
+
         drop((here, again, there));
         let mut cursor = t.cursor(ReadOptions::new()).unwrap();
         cursor.seek(b"k").unwrap();
@@ -96,5 +124,6 @@ mod tests {
         assert!(engine.upgrade().is_some());
         drop(cursor);
         assert!(engine.upgrade().is_none());
+        assert_eq!(&*batch.tables()[0].name, "t");
     }
 }

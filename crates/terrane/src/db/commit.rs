@@ -19,15 +19,16 @@ use smallvec::smallvec;
 use terrane_base::metrics::stripe;
 use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, Waiter, Wakes};
 use terrane_commit::{Filled, Lead, Orderer, Role};
-use terrane_format::batch::{EntryHeader, EntryKind, Ops, body_crc, entry_len};
+use terrane_format::batch::{EntryHeader, EntryKind, Op, Ops, body_crc, entry_len};
 use terrane_format::checksum;
 use terrane_format::value_ref::ValueRef;
 
 use crate::batch::{Lengths, WriteBatch};
 use crate::compact::pick::SCATTERED;
+use crate::db::anchor::TableRef;
 use crate::db::engine::{Engine, closing, log_poisoned};
 use crate::db::journal::Journal;
-use crate::db::request::{Form, GroupEntry, Locks, Request, Requests};
+use crate::db::request::{Form, GroupEntry, Locks, Placed, Request, Requests};
 use crate::db::table::Table;
 use crate::log::Log;
 use crate::memtable::Memtable;
@@ -273,8 +274,8 @@ impl Engine {
         };
         let generation = place.epoch();
         let mut lsn = place.pos() * 8;
-        let mut entry = GroupEntry::default();
-        let mut full: Vec<Arc<Table>> = Vec::new();
+        let mut entry = Placed::default();
+        let mut full: Vec<TableRef> = Vec::new();
         let mut late = Requests::new();
         // After the reservation: see `txn::plain`.
         let guarded = self.transactions.guarded();
@@ -318,34 +319,34 @@ impl Engine {
     }
 
     /// Inserts the records into their memtables; collects the tables whose active memtable is full.
-    fn index(&self, lsn: Lsn, generation: u64, r: &Request, full: &mut Vec<Arc<Table>>) -> Result<()> {
+    fn index(&self, lsn: Lsn, generation: u64, r: &Request, full: &mut Vec<TableRef>) -> Result<()> {
         let needed = || self.needed();
-        let mut ops = Ops::new(&r.body).enumerate().peekable();
-        while let Some((_, Ok(first))) = ops.peek() {
-            let id = first.subtable;
+        let (mut ops, mut seq) = (Ops::new(&r.body), lsn + 1);
+        let mut next = ops.next().transpose()?;
+        while let Some(Op { subtable: id, .. }) = next {
             let Some(table) = r.tables.iter().find(|t| t.id == id) else {
                 if r.kind == EntryKind::Commit {
                     // Dropped since it was prepared.
-                    while ops.next_if(|(_, op)| op.as_ref().is_ok_and(|op| op.subtable == id)).is_some() {}
+                    while next.is_some_and(|op| op.subtable == id) {
+                        seq += 1;
+                        next = ops.next().transpose()?;
+                    }
                     continue;
                 }
                 return Err(Error::corruption("a batch names a subtable that it did not enter"));
             };
             let state = table.state();
             let memtable = state.memtable_for(generation);
-            while let Some((i, op)) = ops.next_if(|(_, op)| op.as_ref().is_ok_and(|op| op.subtable == id)) {
-                let op = op?;
-                let seq = lsn + 1 + i as u64;
+            while let Some(op) = next.filter(|op| op.subtable == id) {
                 memtable.insert(lsn, seq, op.kind, op.key, op.value, During::Reads(&needed))?;
+                seq += 1;
+                next = ops.next().transpose()?;
             }
             if self.is_full(table, memtable, r.count) && !full.iter().any(|t| Arc::ptr_eq(t, table)) {
                 full.push(table.clone());
             }
         }
-        match ops.next() {
-            Some((_, Err(e))) => Err(e),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// What readers may still see.
@@ -396,8 +397,8 @@ fn encode_ref(v: &ValueRef) -> Vec<u8> {
     out
 }
 
-impl Orderer<GroupEntry> for Engine {
-    fn settle(&self, group: &mut [Filled<GroupEntry>], wakes: &mut Wakes) {
+impl Orderer<Placed> for Engine {
+    fn settle(&self, group: &mut [Filled<Placed>], wakes: &mut Wakes) {
         let Some(end) = group.last().map(|f| f.end() * 8) else { return };
         let mut failed = group.iter().find_map(|f| match &f.entry {
             None => Some(Error::new(ErrorKind::Poisoned, "a committing thread died half way")),
@@ -407,19 +408,14 @@ impl Orderer<GroupEntry> for Engine {
             failed = Some(log_poisoned());
         }
         if failed.is_none() {
-            failed = self.journal.chains().and_then(|chains| chains.advance(group, end).err());
-        }
-        if failed.is_none()
-            && let Some(log) = self.journal.log()
-        {
-            log.advance(end);
+            failed = self.journal.advance(group, end).err();
         }
         // Or would have, if nobody else had flushed as far meanwhile.
         let mut has_blocked = false;
         if failed.is_none() {
             // A log that is being closed may have been flushed without these.
             let wants_sync = |e: &GroupEntry| e.sync || e.attachment.is_some();
-            if group.iter().flat_map(|f| &f.entry).any(wants_sync) || self.journal.is_closed() {
+            if group.iter().filter_map(|f| f.entry.as_deref()).any(wants_sync) || self.journal.is_closed() {
                 has_blocked = self.journal.log().is_some();
                 if has_blocked {
                     // It blocks: those of groups before need not wait for that.
@@ -438,17 +434,20 @@ impl Orderer<GroupEntry> for Engine {
                 }
             }
         }
-        let entries = group.iter_mut().filter_map(|f| f.entry.take());
-        let members = entries.flat_map(|e| e.members.into_iter().map(move |m| (m, e.refused.clone())));
+        let entries = group.iter_mut().filter_map(|f| f.entry.as_deref_mut());
         match failed {
             None => {
                 // SeqCst: pairs with the freezer, which stores its boundary and then reads what is visible.
                 self.visible.store(end - 1, Ordering::SeqCst);
-                members.for_each(|(m, refused)| {
-                    // Published: who hears of it may want the locks at once.
-                    drop(m.locks);
-                    m.settler.settle_later(refused.map_or(Ok(m.seq), Err), wakes);
-                });
+                for entry in entries {
+                    // Before anybody hears of it: who waits for zones waits for commits on their way to let go of theirs.
+                    entry.written.clear();
+                    for m in entry.members.drain(..) {
+                        // Published: who hears of it may want the locks at once.
+                        drop(m.locks);
+                        m.settler.settle_later(entry.refused.clone().map_or(Ok(m.seq), Err), wakes);
+                    }
+                }
                 if has_blocked {
                     // What they commit next is to be in the next flush, not in the one after it.
                     wakes.wake();
@@ -461,12 +460,15 @@ impl Orderer<GroupEntry> for Engine {
                 self.journal.poison(&e);
                 // Nothing more will be settled: who waits for that is told.
                 self.progress.notify_all();
-                members.for_each(|(m, _)| m.settler.settle_later(Err(e.clone()), wakes));
+                for entry in entries {
+                    entry.written.clear();
+                    entry.members.drain(..).for_each(|m| m.settler.settle_later(Err(e.clone()), wakes));
+                }
             }
         }
     }
 
-    fn heir(&self, next: &GroupEntry) -> Option<Completion> {
+    fn heir(&self, next: &Placed) -> Option<Completion> {
         next.members.first().and_then(|m| m.settler.willing())
     }
 }

@@ -21,7 +21,7 @@ use crate::compact::pick::{MAX_L0_RUNS, Met};
 use crate::db::homes::Estates;
 use crate::db::journal::Journal;
 use crate::db::pacing::Pacer;
-use crate::db::request::{GroupEntry, Request};
+use crate::db::request::{Placed, Request};
 use crate::db::snapshot::{Registered, Snapshot, SnapshotGuard, Snapshots};
 use crate::db::stats::Counters;
 use crate::db::table::{Super, Table};
@@ -99,7 +99,7 @@ pub(crate) struct Engine {
     pub(crate) snapshots: Arc<Snapshots>,
     /// The newest published sequence. Stored by the orderer alone.
     pub(crate) visible: CachePadded<AtomicU64>,
-    pub(crate) ring: Ring<GroupEntry>,
+    pub(crate) ring: Ring<Placed>,
     pub(crate) buckets: Buckets<Box<Request>>,
     /// Generation of the newest memtables.
     pub(crate) generation: AtomicU64,

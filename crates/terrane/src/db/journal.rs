@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_base::{Error, Lsn, Result};
+use terrane_commit::Filled;
 
 use crate::chains::Chains;
+use crate::db::request::Placed;
 use crate::log::Log;
 
 /// See the module's head.
@@ -50,6 +52,21 @@ impl Journal {
             Journal::Log(_) => None,
             Journal::Chains { chains, .. } => Some(chains),
         }
+    }
+
+    /// For the orderer: commits groups, up to `end`, in their order.
+    ///
+    /// # Errors
+    /// What the memory fails with. What was committed before stays.
+    pub(crate) fn advance(&self, groups: &[Filled<Placed>], end: Lsn) -> Result<()> {
+        if let Some(chains) = self.chains() {
+            chains.advance(groups)?;
+        }
+        match self {
+            Journal::Log(log) | Journal::Chains { trailing: Some(log), .. } => log.advance(end),
+            Journal::Chains { chains, trailing: None, .. } => chains.is_durable_to(end),
+        }
+        Ok(())
     }
 
     /// Makes all that is published before `lsn` survive a power failure.

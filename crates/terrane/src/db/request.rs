@@ -136,6 +136,9 @@ impl Request {
     }
 }
 
+/// What stands in the ring: one pointer, so that a slot is no more than a line of memory.
+pub(crate) type Placed = Box<GroupEntry>;
+
 /// One leader's group in the ring.
 #[derive(Debug, Default)]
 pub(crate) struct GroupEntry {

@@ -15,6 +15,7 @@ use terrane_base::{Error, ErrorKind, Result};
 
 use crate::batch::Lengths;
 use crate::chains::Chains;
+use crate::db::anchor::TableRef;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::recovery::RING_SLOTS;
@@ -28,7 +29,7 @@ impl Engine {
     ///
     /// # Errors
     /// Why one of the subtables cannot be written out, or why memory that others hold cannot be freed.
-    pub(crate) fn make_room(self: &Arc<Self>, tables: &[Arc<Table>]) -> Result<()> {
+    pub(crate) fn make_room(self: &Arc<Self>, tables: &[TableRef]) -> Result<()> {
         self.freeze_for_budgets();
         for table in tables {
             if table.trouble.any() && table.standstill().is_some() && self.bars_writers(table) {
@@ -54,7 +55,7 @@ impl Engine {
         self: &Arc<Self>,
         chains: &Chains,
         lengths: &Lengths,
-        tables: &[Arc<Table>],
+        tables: &[TableRef],
     ) -> Result<terrane_chainlog::Admission> {
         chains.check()?;
         let (most, all) = (chains.largest_item() as u64, lengths.iter().map(|n| u64::from(*n)).sum());
@@ -82,7 +83,7 @@ impl Engine {
     fn wait_for_zones(
         self: &Arc<Self>,
         chains: &Chains,
-        tables: &[Arc<Table>],
+        tables: &[TableRef],
     ) -> Result<terrane_chainlog::Admission> {
         let _scarce = chains.scarce();
         // Those that were kept may do.
@@ -230,7 +231,7 @@ impl Engine {
         }
     }
 
-    fn wait_for_memory(self: &Arc<Self>, tables: &[Arc<Table>]) -> Result<()> {
+    fn wait_for_memory(self: &Arc<Self>, tables: &[TableRef]) -> Result<()> {
         self.retry_all();
         self.schedule_flushes();
         self.schedule_compactions();

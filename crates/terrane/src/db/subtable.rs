@@ -5,7 +5,7 @@ use std::sync::Arc;
 use terrane_base::{Result, Seq};
 
 use crate::batch::WriteBatch;
-use crate::db::anchor::{Anchor, Anchors};
+use crate::db::anchor::{Anchor, Anchors, TableRef};
 use crate::db::engine::Engine;
 use crate::db::request::Form;
 use crate::db::snapshot::Snapshot;
@@ -35,7 +35,12 @@ impl Subtable {
 
     /// What keeps both for a reader.
     pub(crate) fn anchor(&self) -> Anchor {
-        self.anchors.own(&self.engine, &self.table)
+        self.anchors.own(&self.engine, &self.table).clone()
+    }
+
+    /// The table, for a batch.
+    pub(crate) fn table_ref(&self) -> TableRef {
+        self.anchors.own(&self.engine, &self.table).table.clone()
     }
 
     pub(crate) fn table(&self) -> &Arc<Table> {

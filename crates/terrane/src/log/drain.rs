@@ -13,11 +13,12 @@
 //! all that was not proved durable, and nobody need ever have asked for a flush. Memtables that are written out have the
 //! log flushed more often than that, unless they are large.
 //!
-//! Advancing costs two stores and a fence. The drain flag keeps at most one task queued: it is taken by a swap before a
-//! task is spawned, and given up by a swap before the task looks for the last time, so one of the two sees the other.
+//! Advancing costs two stores and a fence. The drain flag keeps at most one task queued: it is taken by a swap before a task is spawned, and
+//! given up before the task looks for the last time. Who advances looks at the flag behind its fence, and leaves the line alone while
+//! it is up; the task has a fence between giving it up and looking, so one of the two sees the other.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use terrane_base::{Error, Lsn, Result};
 use terrane_media::Pool as Threads;
@@ -39,14 +40,15 @@ impl Shared {
                 let _mapped = self.tail.unmark();
             }
         }
-        // A full fence: after it, `closed` is read (see `Log::close`).
+        // A full fence: after it, `closed` is read (see `Log::close`), and whether a drain is queued.
         self.signal.notify_all();
         self.drain_ahead();
     }
 
     /// Queues a drain if one is due and none is queued.
     fn drain_ahead(self: &Arc<Self>) {
-        if self.drain_is_due() && !self.draining.swap(true, Ordering::AcqRel) {
+        let queued = &self.drained.queued;
+        if self.drain_is_due() && !queued.load(Ordering::Relaxed) && !queued.swap(true, Ordering::AcqRel) {
             // Weak: a log that is dropped needs no draining, and its tasks must not keep it, and so the machine, alive.
             let shared = Arc::downgrade(self);
             let job = move || shared.upgrade().map_or((), |s| s.drain_task());
@@ -56,14 +58,15 @@ impl Shared {
 
     fn drain_is_due(&self) -> bool {
         // The smaller one first: both grow.
-        let written = self.written.load(Ordering::Acquire);
+        let written = self.drained.written.load(Ordering::Acquire);
         let behind = self.advanced.load(Ordering::Acquire) - written;
         behind >= self.options.full_payload() as u64
     }
 
     fn drain_task(self: &Arc<Self>) {
         let drained = self.drain_full_frames().and_then(|()| self.flush_if_due());
-        self.draining.swap(false, Ordering::AcqRel);
+        self.drained.queued.store(false, Ordering::Release);
+        fence(Ordering::SeqCst);
         // After an error nothing is gained by trying again at once: who needs it drained will, and hear of it.
         if drained.is_ok() {
             self.drain_ahead();
@@ -80,8 +83,8 @@ impl Shared {
 
     /// Flushes everything, if much of it is written and not flushed. Not what full frames hold alone: they end within an entry.
     fn flush_if_due(self: &Arc<Self>) -> Result<()> {
-        let durable = self.durable.load(Ordering::Acquire);
-        if self.written.load(Ordering::Acquire) - durable < 2 * self.options.segment_bytes {
+        let durable = self.drained.durable.load(Ordering::Acquire);
+        if self.drained.written.load(Ordering::Acquire) - durable < 2 * self.options.segment_bytes {
             return Ok(());
         }
         self.sync_to(self.advanced.load(Ordering::Acquire))
@@ -91,7 +94,7 @@ impl Shared {
     fn flush(&self, writer: &mut Writer) -> Result<()> {
         self.check_poison()?;
         writer.sync().inspect_err(|e| self.poison(e))?;
-        self.durable.store(writer.written(), Ordering::Release);
+        self.drained.durable.store(writer.written(), Ordering::Release);
         Ok(())
     }
 
@@ -126,7 +129,7 @@ impl Shared {
     }
 
     fn write_frame(&self, writer: &mut Writer, to: Lsn) -> Result<()> {
-        let durable = self.durable.load(Ordering::Relaxed);
+        let durable = self.drained.durable.load(Ordering::Relaxed);
         let (left, most) = (to - writer.written(), self.options.full_payload());
         let new = writer.frame(&self.pool, durable, left, most, |lsn, out| self.tail.load(lsn, out))?;
         if new.is_some() {
@@ -135,19 +138,19 @@ impl Shared {
             self.note_oldest(&live);
         }
         // Release: whoever sees the LSN may store over the ring's bytes below it.
-        self.written.store(writer.written(), Ordering::Release);
+        self.drained.written.store(writer.written(), Ordering::Release);
         Ok(())
     }
 
     pub(super) fn sync_to(self: &Arc<Self>, lsn: Lsn) -> Result<()> {
-        if self.durable.load(Ordering::Acquire) >= lsn {
+        if self.drained.durable.load(Ordering::Acquire) >= lsn {
             return Ok(());
         }
         if lsn > self.advanced.load(Ordering::Acquire) {
             return Err(Error::invalid(format!("LSN {lsn} is not written yet and cannot be flushed")));
         }
         let mut writer = self.writer.lock();
-        if self.durable.load(Ordering::Acquire) >= lsn {
+        if self.drained.durable.load(Ordering::Acquire) >= lsn {
             return Ok(());
         }
         let behind = self.advanced.load(Ordering::Acquire) - writer.written();
@@ -162,7 +165,7 @@ impl Shared {
                 return Ok(());
             }
             self.check_poison()?;
-            if self.advanced.load(Ordering::Acquire) > self.written.load(Ordering::Relaxed) {
+            if self.advanced.load(Ordering::Acquire) > self.drained.written.load(Ordering::Relaxed) {
                 self.drain()?;
                 continue;
             }
@@ -170,14 +173,14 @@ impl Shared {
             self.signal.wait_until(&*self.media, || {
                 self.has_room(end)
                     || self.is_poisoned()
-                    || self.advanced.load(Ordering::Acquire) > self.written.load(Ordering::Relaxed)
+                    || self.advanced.load(Ordering::Acquire) > self.drained.written.load(Ordering::Relaxed)
             })?;
         }
     }
 
     fn has_room(&self, end: Lsn) -> bool {
         // Acquire: what the drainer read from the place lies before what is stored there next.
-        end <= self.written.load(Ordering::Acquire) + self.options.tail_bytes as u64
+        end <= self.drained.written.load(Ordering::Acquire) + self.options.tail_bytes as u64
     }
 
     /// Has a spare segment prepared in the background if few are left.

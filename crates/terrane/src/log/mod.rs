@@ -62,6 +62,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_format::manifest::LogPosition;
@@ -136,11 +137,10 @@ struct Shared {
     oldest: AtomicU64,
     /// Bytes of large entries that were let in and are not in the ring yet.
     admitted: AtomicU64,
-    advanced: AtomicU64,
-    written: AtomicU64,
-    durable: AtomicU64,
-    /// A drain is queued or running.
-    draining: AtomicBool,
+    /// Apart from all else: each commit changes it, and each looks at what is here.
+    advanced: CachePadded<AtomicU64>,
+    /// Likewise, what draining changes.
+    drained: CachePadded<Drained>,
     /// So is a preparation.
     preparing: AtomicBool,
     /// Notified whenever `advanced` or `written` grows, and on poison.
@@ -148,6 +148,15 @@ struct Shared {
     closed: AtomicBool,
     poisoned: AtomicBool,
     cause: Mutex<Option<Error>>,
+}
+
+/// How far the segments are.
+#[derive(Debug)]
+struct Drained {
+    written: AtomicU64,
+    durable: AtomicU64,
+    /// A drain is queued or running.
+    queued: AtomicBool,
 }
 
 impl Shared {
@@ -169,10 +178,12 @@ impl Shared {
             oldest: AtomicU64::new(live.front().map_or(end, |s| s.first_lsn)),
             live: Mutex::new(live),
             admitted: AtomicU64::new(0),
-            advanced: AtomicU64::new(end),
-            written: AtomicU64::new(end),
-            durable: AtomicU64::new(end),
-            draining: AtomicBool::new(false),
+            advanced: CachePadded::new(AtomicU64::new(end)),
+            drained: CachePadded::new(Drained {
+                written: AtomicU64::new(end),
+                durable: AtomicU64::new(end),
+                queued: AtomicBool::new(false),
+            }),
             preparing: AtomicBool::new(false),
             signal: Signal::new(),
             closed: AtomicBool::new(false),
@@ -273,7 +284,7 @@ impl Log {
 
     /// Below this, the log survives a power failure. An entry ends there.
     pub(crate) fn durable_lsn(&self) -> Lsn {
-        self.0.durable.load(Ordering::Acquire)
+        self.0.drained.durable.load(Ordering::Acquire)
     }
 
     /// Below this, all entries are whole in the tail or in segments.

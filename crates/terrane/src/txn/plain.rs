@@ -22,9 +22,9 @@ use terrane_locks::{Mode, Owner, Patience};
 use terrane_media::Pool;
 
 use crate::batch::LargePut;
+use crate::db::anchor::TableRef;
 use crate::db::engine::Engine;
 use crate::db::request::{Locks, Request, Requests};
-use crate::db::table::Table;
 use crate::txn::options::LockWait;
 use crate::txn::refusal::refused;
 
@@ -54,7 +54,7 @@ impl Engine {
     }
 
     /// Locks what a batch writes, in the order of the keys, so that batches do not wait for each other in a circle.
-    pub(crate) fn lock_batch(&self, tables: &[Arc<Table>], body: &[u8], large: &[LargePut]) -> Result<Owner> {
+    pub(crate) fn lock_batch(&self, tables: &[TableRef], body: &[u8], large: &[LargePut]) -> Result<Owner> {
         let mut owner = self.transactions.owner();
         let mut spans = Vec::new();
         for op in Ops::new(body) {

@@ -365,7 +365,7 @@ impl Engine {
                 if !tables.iter().any(|t| t.id == id)
                     && let Some(table) = all.by_id(id)
                 {
-                    tables.push(table.clone());
+                    tables.push(table.clone().into());
                 }
             }
             let front = body.len() - stage.ops.len();

@@ -124,9 +124,9 @@ fn values_that_cannot_be_flushed_keep_the_records_that_refer_to_them_out_of_the_
     rig.append(10).unwrap();
     rig.sync().unwrap();
     rig.append(10).unwrap();
-    let written = rig.log.0.written.load(Ordering::Relaxed);
+    let written = rig.log.0.drained.written.load(Ordering::Relaxed);
     assert!(rig.sync().is_err());
-    assert_eq!(rig.log.0.written.load(Ordering::Relaxed), written);
+    assert_eq!(rig.log.0.drained.written.load(Ordering::Relaxed), written);
     assert!(rig.log.is_poisoned());
     assert_eq!(calls.load(Ordering::Relaxed), 2);
 }
