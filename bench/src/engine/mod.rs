@@ -16,11 +16,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::settings::Peers;
 #[cfg(feature = "peers")]
 use crate::settings::RocksDbForm;
+use crate::settings::{Peers, Settings};
 use crate::worker::Job;
 
+/// What part of the bytes for memtables small ones have.
+const SMALL: u64 = 25;
 /// How long a transaction waits for a lock.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
@@ -80,6 +82,9 @@ pub(crate) enum Kind {
     /// rocksdb, whose commits do not survive a power failure, whatever the run asks for
     #[cfg(feature = "peers")]
     RocksdbUnsynced,
+    /// rocksdb with a 25th of the bytes of memtables
+    #[cfg(feature = "peers")]
+    RocksdbSmall,
     /// rocksdb, but that runs pile up as those of terrane-piled
     #[cfg(feature = "peers")]
     RocksdbPiled,
@@ -130,6 +135,8 @@ impl Kind {
             #[cfg(feature = "peers")]
             Kind::RocksdbUnsynced => "rocksdb-unsynced",
             #[cfg(feature = "peers")]
+            Kind::RocksdbSmall => "rocksdb-small",
+            #[cfg(feature = "peers")]
             Kind::RocksdbPiled => "rocksdb-piled",
             #[cfg(feature = "peers")]
             Kind::Fjall => "fjall",
@@ -150,8 +157,8 @@ impl Kind {
 
     #[cfg(feature = "peers")]
     fn is_rocksdb(self) -> bool {
-        use Kind::{Rocksdb, RocksdbPiled, RocksdbTuned, RocksdbUnsynced};
-        matches!(self, Rocksdb | RocksdbTuned | RocksdbUnsynced | RocksdbPiled)
+        use Kind::{Rocksdb, RocksdbPiled, RocksdbSmall, RocksdbTuned, RocksdbUnsynced};
+        matches!(self, Rocksdb | RocksdbTuned | RocksdbUnsynced | RocksdbSmall | RocksdbPiled)
     }
 
     /// Whether its persistent memory, which is simulated, is a file apart from its database.
@@ -164,6 +171,16 @@ impl Kind {
     pub(crate) fn has_skiplists(self) -> bool {
         use Kind::{TerraneSkiplist, TerraneSkiplistMemory, TerraneSkiplistSmall};
         matches!(self, TerraneSkiplist | TerraneSkiplistMemory | TerraneSkiplistSmall)
+    }
+
+    /// Bytes for its memtables, of those that a run gives.
+    fn memtable_bytes(self, given: u64) -> u64 {
+        let is_small = match self {
+            #[cfg(feature = "peers")]
+            Kind::RocksdbSmall => true,
+            _ => self == Kind::TerraneSkiplistSmall,
+        };
+        if is_small { given / SMALL } else { given }
     }
 
     /// Whether all its files are in main memory.
@@ -377,7 +394,9 @@ fn wait_while(busy: impl Fn() -> bool) {
 
 /// Opens or creates the database of a job.
 pub(crate) fn open(job: &Job) -> Result<Box<dyn Engine>, Failure> {
-    let (settings, kind) = (&job.settings, job.entrant.kind);
+    let kind = job.entrant.kind;
+    let memtable_bytes = kind.memtable_bytes(job.settings.memtable_bytes);
+    let settings = &Settings { memtable_bytes, ..job.settings.clone() };
     #[cfg(feature = "peers")]
     let dir = &job.dir;
     if settings.tables > 1 && !kind.has_tables() {
@@ -405,6 +424,6 @@ pub(crate) fn open(job: &Job) -> Result<Box<dyn Engine>, Failure> {
         Kind::Redb => Box::new(redb::Redb::open(dir, settings)?),
         #[cfg(feature = "peers")]
         Kind::Lmdb => Box::new(lmdb::Lmdb::open(dir, settings, &job.peers.lmdb)?),
-        _ => Box::new(terrane::Terrane::open(job)?),
+        _ => Box::new(terrane::Terrane::open(job, settings)?),
     })
 }

@@ -15,7 +15,7 @@ use crate::data::table_of;
 use crate::engine::on_core::OnCore;
 use crate::engine::{Cores, Ending, Engine, Kind, LOCK_WAIT, Outcome, Script, Session, Step, one_by_one};
 use crate::machine;
-use crate::settings;
+use crate::settings::{self, Settings};
 use crate::worker::Job;
 
 /// Requests of a session that an executor's core has at once.
@@ -56,8 +56,8 @@ fn without(kind: Kind) -> (DirectoryKind, Option<Simd>, Swizzling) {
 }
 
 impl Terrane {
-    pub(crate) fn open(job: &Job) -> Result<Self, Failure> {
-        let Job { entrant, dir, settings: s, .. } = job;
+    pub(crate) fn open(job: &Job, s: &Settings) -> Result<Self, Failure> {
+        let Job { entrant, dir, .. } = job;
         let (directory, simd, swizzling) = without(entrant.kind);
         // As much for memtables as the others have.
         let mut memory = PmemOptions::new(s.memtable_bytes.max(8 << 20) / 7 * 8);
@@ -78,7 +78,6 @@ impl Terrane {
         let memtable_bytes = match entrant.kind {
             // Half of it becomes a run.
             _ if piled => s.piled_run_bytes() * 2,
-            Kind::TerraneSkiplistSmall => s.memtable_bytes / 25,
             _ => s.memtable_bytes,
         };
         let options = Options::new()

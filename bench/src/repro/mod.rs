@@ -124,8 +124,15 @@ fn rows_of(a: &ReproArgs, figure: &str, command: &str) -> Result<(RunArgs, Vec<R
 
 /// A command without the peers among its engines, where they are not built in.
 fn without_absent(command: &str) -> String {
-    const PEERS: [&str; 6] =
-        [",rocksdb-tuned", ",rocksdb-unsynced", ",rocksdb-piled", ",rocksdb", ",fjall", ",lmdb"];
+    const PEERS: [&str; 7] = [
+        ",rocksdb-tuned",
+        ",rocksdb-unsynced",
+        ",rocksdb-small",
+        ",rocksdb-piled",
+        ",rocksdb",
+        ",fjall",
+        ",lmdb",
+    ];
     let absent = if cfg!(feature = "peers") { &[][..] } else { &PEERS };
     absent.iter().fold(command.to_owned(), |command, peer| command.replace(peer, ""))
 }

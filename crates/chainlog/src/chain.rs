@@ -9,7 +9,7 @@
 //! # Concurrency
 //! | what | who | ordering |
 //! |---|---|---|
-//! | `tail`, `slots` | who has the turn; readers, `slots` | relaxed: turns follow each other, which the ring orders |
+//! | `tail`, `slots` | who has the turn; others look at them | relaxed: turns follow each other, which the ring orders |
 //! | the bytes of a place | whoever it was assigned to | nobody else looks before the word points there |
 //! | `broken` | anybody, once | relaxed: who breaks a chain leaves its place in the order without an entry, and nothing behind is ordered |
 //! | `head` | the orderer | relaxed: there is one orderer at a time, which the ring orders; others look at it when it rests |

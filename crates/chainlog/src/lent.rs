@@ -18,9 +18,9 @@ pub struct LentZone {
 }
 
 impl LentZone {
-    /// Takes one, if more than a quarter of all zones would be left to commits.
+    /// Takes one, if more than a sixth of all zones would be left to commits.
     pub fn take(space: &Arc<Space>) -> Option<LentZone> {
-        if space.free() <= space.zone_count() / 4 {
+        if space.free() <= space.zone_count() / 6 {
             return None;
         }
         let lent = space.lend().ok()?;
@@ -108,7 +108,7 @@ mod tests {
             });
         });
         assert_eq!(space.free(), all);
-        let admission = space.admit(all - all / 4).unwrap();
+        let admission = space.admit(all - all / 6).unwrap();
         assert!(LentZone::take(&space).is_none(), "what is left is for commits");
         drop(admission);
     }

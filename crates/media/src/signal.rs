@@ -30,7 +30,7 @@ impl Signal {
     }
 
     /// Makes every waiter look at its condition again. Call it after the change, not before, and not while holding a
-    /// lock that a condition takes.
+    /// lock that a condition takes. It begins with a SeqCst fence, whether or not somebody waits: callers rely on that.
     pub fn notify_all(&self) {
         fence(Ordering::SeqCst);
         if self.waiters.load(Ordering::Relaxed) > 0 {

@@ -36,17 +36,9 @@ thread_local! {
     static ITEMS: RefCell<Vec<Box<Item>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The items of a group.
-pub(crate) type Items = SmallVec<[OfMemtable; 1]>;
-
-/// What a group has written to one memtable, which it keeps until it is ordered.
-#[derive(Debug)]
-pub(crate) struct OfMemtable {
-    /// The subtable as of when the group got its place, and the group's epoch.
-    state: Guard<Arc<Super>>,
-    epoch: u64,
-    written: Written,
-}
+/// The items of a group, each with its memtable. (A guard on the subtable's state would do without a count that all who write share. But it
+/// holds the other memtables too, and what they are freed with would then be freed by the orderer.)
+pub(crate) type Items = SmallVec<[(Arc<Memtable>, Written); 1]>;
 
 /// Where a group writes to in one subtable: known once it has its place. Counts no reference: those of a subtable that many threads write to
 /// are on one line for all of them.
@@ -64,12 +56,6 @@ impl<'r> Target<'r> {
     /// The memtable of the group's epoch, once it has its place.
     fn memtable(&self) -> Option<&Arc<Memtable>> {
         self.state.get().map(|(state, epoch)| state.memtable_for(*epoch))
-    }
-
-    /// What the orderer needs.
-    fn into_written(self, written: Written) -> Option<OfMemtable> {
-        let (state, epoch) = self.state.into_inner()?;
-        Some(OfMemtable { state, epoch, written })
     }
 
     /// In the group's turn: a place for records of `len` bytes, in a zone of `zones` if there must be a new one.
@@ -139,14 +125,14 @@ fn add(
     memtable.announce(lsn, &record, During::Reads(needed))
 }
 
-/// Has a memtable's index know of what was stored. Gives what is to be committed.
-fn enter(memtable: &Memtable, stored: Stored<'_>) -> Result<Written> {
-    let written = stored.written();
+/// Has a memtable's index know of what was stored, and a group of what is to be committed.
+fn enter(memtable: &Arc<Memtable>, stored: Stored<'_>, written: &mut Items) -> Result<()> {
+    written.push((memtable.clone(), stored.written()));
     if let Some(records) = memtable.chain() {
         give_item(records.index().insert(stored)?);
         records.charge();
     }
-    Ok(written)
+    Ok(())
 }
 
 impl Engine {
@@ -181,7 +167,9 @@ impl Engine {
         };
         let (from, guarded, is_closing) = (place.pos() * 8, turn.guarded, turn.closing);
         let mut entry = Placed::default();
-        let written = self.write_items(from, units, turn, &requests, &shares);
+        if let Err(e) = self.write_items(from, units, turn, &requests, &shares, &mut entry.written) {
+            entry.failed = Some(e);
+        }
         let mut full: SmallVec<[Arc<Table>; 1]> = SmallVec::new();
         for share in &shares {
             if let Some(memtable) = share.target.memtable()
@@ -190,19 +178,7 @@ impl Engine {
                 full.push(share.target.table.clone());
             }
         }
-        match written {
-            Ok(mut written) => {
-                for (number, share) in shares.into_iter().enumerate() {
-                    let item = written.iter().position(|(n, _)| *n == number);
-                    let item = item.and_then(|at| share.target.into_written(written.swap_remove(at).1));
-                    entry.written.extend(item);
-                }
-            }
-            Err(e) => {
-                drop(shares);
-                entry.failed = Some(e);
-            }
-        }
+        drop(shares);
         let (mut lsn, mut late, mut refused) = (from, Requests::new(), Requests::new());
         for (mut r, zones) in requests.into_iter().zip(zones) {
             let is_late = guarded && r.is_unlocked();
@@ -276,8 +252,7 @@ impl Engine {
         }
     }
 
-    /// Writes all records of a group, and tells the indexes where they are. Gives the items, each with the number of its share. What was not
-    /// written breaks its chain, and fails the group.
+    /// Writes all records of a group, and tells the indexes where they are. What was not written breaks its chain, and fails the group.
     fn write_items(
         &self,
         from: Lsn,
@@ -285,7 +260,8 @@ impl Engine {
         turn: Turn<'_>,
         requests: &[Box<Request>],
         shares: &[Share<'_>],
-    ) -> Result<SmallVec<[(usize, Written); 1]>> {
+        written: &mut Items,
+    ) -> Result<()> {
         if let Some(e) = turn.failed {
             return Err(e);
         }
@@ -311,20 +287,19 @@ impl Engine {
         }
         let (count, length) = (items.len() as u32, (units * 8) as u32);
         let mut stored: SmallVec<[Stored<'_>; 1]> = SmallVec::new();
-        let mut memtables: SmallVec<[(usize, &Arc<Memtable>); 1]> = SmallVec::new();
+        let mut memtables: SmallVec<[&Arc<Memtable>; 1]> = SmallVec::new();
         for ((share, place), item) in turn.places.into_iter().zip(items) {
             stored.push(place.write(from, count, length, item)?);
-            memtables.extend(shares[share].target.memtable().map(|m| (share, m)));
+            memtables.extend(shares[share].target.memtable());
         }
         Stored::fence_all(&mut stored);
-        let mut written = SmallVec::new();
-        for (stored, (share, memtable)) in stored.into_iter().zip(&memtables) {
-            written.push((*share, enter(memtable, stored)?));
+        for (stored, memtable) in stored.into_iter().zip(&memtables) {
+            enter(memtable, stored, written)?;
         }
         for (place, hash) in hashes {
-            memtables[place].1.indexed(hash);
+            memtables[place].indexed(hash);
         }
-        Ok(written)
+        Ok(())
     }
 }
 
@@ -335,8 +310,8 @@ impl Chains {
     /// What the memory fails with. What was committed before stays.
     pub(crate) fn advance(&self, groups: &[Filled<Placed>]) -> Result<()> {
         for entry in groups.iter().filter_map(|f| f.entry.as_ref()) {
-            for OfMemtable { state, epoch, written } in &entry.written {
-                if let Some(records) = state.memtable_for(*epoch).chain() {
+            for (memtable, written) in &entry.written {
+                if let Some(records) = memtable.chain() {
                     records.index().chain().advance(*written)?;
                 }
             }

@@ -89,11 +89,12 @@ impl ChainRecords {
 impl Drop for ChainRecords {
     fn drop(&mut self) {
         let settled = *self.settled.get_mut();
+        // Before its zones come free, of which those are told who wait for memory.
+        self.budget.release(*self.charged.get_mut());
         if let Some(index) = self.index.take()
             && settled != NEEDED
         {
             self.chains.release(index.into_chain(), settled);
         }
-        self.budget.release(*self.charged.get_mut());
     }
 }

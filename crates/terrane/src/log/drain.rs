@@ -13,12 +13,10 @@
 //! all that was not proved durable, and nobody need ever have asked for a flush. Memtables that are written out have the
 //! log flushed more often than that, unless they are large.
 //!
-//! Advancing costs two stores and a fence. The drain flag keeps at most one task queued: it is taken by a swap before a task is spawned, and
-//! given up before the task looks for the last time. Who advances looks at the flag behind its fence, and leaves the line alone while
-//! it is up; the task has a fence between giving it up and looking, so one of the two sees the other.
+//! Advancing costs two stores and a fence. At most one task is queued to drain ([`terrane_media::Queued`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use terrane_base::{Error, Lsn, Result};
 use terrane_media::Pool as Threads;
@@ -45,10 +43,9 @@ impl Shared {
         self.drain_ahead();
     }
 
-    /// Queues a drain if one is due and none is queued.
+    /// Queues a drain if one is due and none is queued. The caller has a SeqCst fence behind what it changed.
     fn drain_ahead(self: &Arc<Self>) {
-        let queued = &self.drained.queued;
-        if self.drain_is_due() && !queued.load(Ordering::Relaxed) && !queued.swap(true, Ordering::AcqRel) {
+        if self.drain_is_due() && self.drained.queued.ask() {
             // Weak: a log that is dropped needs no draining, and its tasks must not keep it, and so the machine, alive.
             let shared = Arc::downgrade(self);
             let job = move || shared.upgrade().map_or((), |s| s.drain_task());
@@ -65,8 +62,7 @@ impl Shared {
 
     fn drain_task(self: &Arc<Self>) {
         let drained = self.drain_full_frames().and_then(|()| self.flush_if_due());
-        self.drained.queued.store(false, Ordering::Release);
-        fence(Ordering::SeqCst);
+        self.drained.queued.through();
         // After an error nothing is gained by trying again at once: who needs it drained will, and hear of it.
         if drained.is_ok() {
             self.drain_ahead();

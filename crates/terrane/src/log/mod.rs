@@ -66,7 +66,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_format::manifest::LogPosition;
-use terrane_media::{Media, Signal};
+use terrane_media::{Media, Queued, Signal};
 
 pub(crate) use gap::joined;
 pub(crate) use options::LogOptions;
@@ -141,7 +141,7 @@ struct Shared {
     advanced: CachePadded<AtomicU64>,
     /// Likewise, what draining changes.
     drained: CachePadded<Drained>,
-    /// So is a preparation.
+    /// A preparation is queued or running.
     preparing: AtomicBool,
     /// Notified whenever `advanced` or `written` grows, and on poison.
     signal: Signal,
@@ -155,8 +155,8 @@ struct Shared {
 struct Drained {
     written: AtomicU64,
     durable: AtomicU64,
-    /// A drain is queued or running.
-    queued: AtomicBool,
+    /// Of drains in the background.
+    queued: Queued,
 }
 
 impl Shared {
@@ -182,7 +182,7 @@ impl Shared {
             drained: CachePadded::new(Drained {
                 written: AtomicU64::new(end),
                 durable: AtomicU64::new(end),
-                queued: AtomicBool::new(false),
+                queued: Queued::new(),
             }),
             preparing: AtomicBool::new(false),
             signal: Signal::new(),

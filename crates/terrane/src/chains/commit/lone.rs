@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 use terrane_base::{Lsn, Result};
-use terrane_chainlog::{Place, Stored, Written};
+use terrane_chainlog::{Place, Stored};
 use terrane_format::batch::Ops;
 
 use crate::chains::Chains;
-use crate::chains::commit::{Target, add, enter, take_item};
+use crate::chains::commit::{Items, Target, add, enter, take_item};
 use crate::db::engine::{Engine, closing};
 use crate::db::request::{Placed, Request};
 use crate::log::Log;
@@ -65,19 +65,14 @@ impl Engine {
         let mut entry = Placed::default();
         let written = match (place, target.memtable()) {
             (Ok(Some(place)), Some(memtable)) => {
-                self.write_lone(from, units, place, memtable, &request).map(Some)
+                self.write_lone(from, units, place, memtable, &request, &mut entry.written)
             }
-            (place, _) => place.map(|_| None),
+            (place, _) => place.map(drop),
         };
+        entry.failed = written.err();
         let is_full = target.memtable().is_some_and(|m| self.is_full(target.table, m, request.count()));
         let full = is_full.then(|| target.table.clone());
-        match written {
-            Ok(written) => entry.written.extend(written.and_then(|w| target.into_written(w))),
-            Err(e) => {
-                drop(target);
-                entry.failed = Some(e);
-            }
-        }
+        drop(target);
         self.trail(trailing, from, &request, turn == Turn::Writes, &mut entry);
         match turn {
             Turn::Writes => {
@@ -108,7 +103,8 @@ impl Engine {
         place: Place<'_>,
         memtable: &Arc<Memtable>,
         request: &Request,
-    ) -> Result<Written> {
+        written: &mut Items,
+    ) -> Result<()> {
         let needed = || self.needed();
         let mut item = take_item();
         let mut hashes: SmallVec<[u64; 8]> = SmallVec::new();
@@ -122,8 +118,8 @@ impl Engine {
         }
         let mut stored = place.write(from, 1, (units * 8) as u32, item)?;
         Stored::fence_all(std::slice::from_mut(&mut stored));
-        let written = enter(memtable, stored)?;
+        enter(memtable, stored, written)?;
         hashes.into_iter().for_each(|hash| memtable.indexed(hash));
-        Ok(written)
+        Ok(())
     }
 }
