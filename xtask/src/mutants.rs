@@ -217,8 +217,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a commit is published before it is durable",
         file: COMMIT,
-        old: "log.advance(end);\n        }",
-        new: "log.advance(end);\n            self.visible.store(end - 1, Ordering::SeqCst);\n        }",
+        old: "failed = self.journal.advance(group, end).err();\n        }",
+        new: "failed = self.journal.advance(group, end).err();\n            self.visible.store(end - 1, Ordering::SeqCst);\n        }",
         tests: &["published"],
     },
     Mutant {

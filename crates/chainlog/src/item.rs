@@ -63,7 +63,9 @@ impl Item {
             return Err(Error::limit("bytes of a chain log's item", end as u64, u32::MAX.into()));
         };
         let key_at = key_at(key_len, value_len) as u32;
-        self.bytes.resize(at as usize, 0);
+        if self.bytes.is_empty() {
+            self.bytes.resize(ITEM_HEADER, 0);
+        }
         write_record(&mut self.bytes, record);
         let seq = record.seq;
         self.seqs = Some(self.seqs.map_or((seq, seq), |(least, most)| (least.min(seq), most.max(seq))));

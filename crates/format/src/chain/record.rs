@@ -45,21 +45,27 @@ pub fn key_at(key_len: usize, value_len: usize) -> usize {
 pub fn write_record(out: &mut Vec<u8>, r: &ChainRecord<'_>) {
     let from = out.len();
     let (key_len, value_len) = (r.key.len(), r.value.len());
-    out.extend_from_slice(&(r.seq << 8 | r.kind as u64).to_le_bytes());
-    if are_short(key_len, value_len) {
-        out.extend_from_slice(&(value_len as u16).to_le_bytes());
-        out.push(key_len as u8);
-    } else {
-        out.extend_from_slice(&LONG_VALUE.to_le_bytes());
-        out.push(LONG_KEY);
-        out.extend_from_slice(&(value_len as u32).to_le_bytes());
-        out.extend_from_slice(&(key_len as u32).to_le_bytes());
-    }
-    out.extend_from_slice(r.key);
-    out.extend_from_slice(r.value);
-    let crc = checksum::crc(&out[from..]);
-    out.extend_from_slice(&crc.to_le_bytes());
+    // It grows once.
     out.resize(from + record_len(key_len, value_len), 0);
+    let record = &mut out[from..];
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(&(r.seq << 8 | r.kind as u64).to_le_bytes());
+    let is_short = are_short(key_len, value_len);
+    let (short_value, short_key) =
+        if is_short { (value_len as u16, key_len as u8) } else { (LONG_VALUE, LONG_KEY) };
+    header[8..10].copy_from_slice(&short_value.to_le_bytes());
+    header[10] = short_key;
+    record[..HEADER].copy_from_slice(&header);
+    if !is_short {
+        record[HEADER..HEADER + 4].copy_from_slice(&(value_len as u32).to_le_bytes());
+        record[HEADER + 4..HEADER + LENGTHS].copy_from_slice(&(key_len as u32).to_le_bytes());
+    }
+    let (body, behind) = record.split_at_mut(key_at(key_len, value_len) + key_len + value_len);
+    let (front, value) = body.split_at_mut(body.len() - value_len);
+    value.copy_from_slice(r.value);
+    let key_from = front.len() - key_len;
+    front[key_from..].copy_from_slice(r.key);
+    behind[..CRC].copy_from_slice(&checksum::crc(body).to_le_bytes());
 }
 
 /// The record that `bytes` begin with, and how many bytes it takes.
