@@ -60,12 +60,13 @@ pub fn write_record(out: &mut Vec<u8>, r: &ChainRecord<'_>) {
         record[HEADER..HEADER + 4].copy_from_slice(&(value_len as u32).to_le_bytes());
         record[HEADER + 4..HEADER + LENGTHS].copy_from_slice(&(key_len as u32).to_le_bytes());
     }
-    let (body, behind) = record.split_at_mut(key_at(key_len, value_len) + key_len + value_len);
-    let (front, value) = body.split_at_mut(body.len() - value_len);
-    value.copy_from_slice(r.value);
-    let key_from = front.len() - key_len;
-    front[key_from..].copy_from_slice(r.key);
-    behind[..CRC].copy_from_slice(&checksum::crc(body).to_le_bytes());
+    let key_from = key_at(key_len, value_len);
+    let value_from = key_from + key_len;
+    let end = value_from + value_len;
+    record[key_from..value_from].copy_from_slice(r.key);
+    record[value_from..end].copy_from_slice(r.value);
+    let crc = checksum::crc(&record[..end]);
+    record[end..end + CRC].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// The record that `bytes` begin with, and how many bytes it takes.
