@@ -7,6 +7,9 @@ use terrane_halloc::Lent;
 
 use crate::space::Space;
 
+/// Of how many zones one is not taken: somewhat more than there are when they are [scarce](Space::is_scarce), lest zones go back and forth.
+const LEFT_OF: u64 = 24;
+
 /// A zone that is nobody else's until this is dropped, or until the memory is opened again. Any number of threads may store to places
 /// of their own and load what was stored; who comes behind whom is theirs to order.
 #[derive(Debug)]
@@ -18,12 +21,9 @@ pub struct LentZone {
 }
 
 impl LentZone {
-    /// Takes one, if more than a sixth of all zones would be left to commits.
+    /// Takes one, if more than one of 24 zones is left to commits.
     pub fn take(space: &Arc<Space>) -> Option<LentZone> {
-        if space.free() <= space.zone_count() / 6 {
-            return None;
-        }
-        let lent = space.lend().ok()?;
+        let lent = space.lend(LEFT_OF).ok()?;
         Some(LentZone { space: space.clone(), at: lent.place(), lent: Some(lent) })
     }
 
@@ -89,7 +89,7 @@ mod tests {
     fn what_was_stored_is_in_its_place_before_anybody_else_has_the_zone() {
         let media = SimMedia::new(1);
         let path = Path::new("/pm");
-        let plan = Plan { bytes: 1 << 20, subtables: 1, memtables: 4, zone_bytes: 64 << 10 };
+        let plan = Plan { bytes: 4 << 20, subtables: 1, memtables: 4, zone_bytes: 64 << 10 };
         Space::create(&*media, path, &plan, [1; 16], 0).unwrap();
         let space = Space::open(&*media, path, PmemMode::Dax, [1; 16], 0).unwrap();
         let all = space.free();
@@ -108,7 +108,7 @@ mod tests {
             });
         });
         assert_eq!(space.free(), all);
-        let admission = space.admit(all - all / 6).unwrap();
+        let admission = space.admit(all - all / LEFT_OF).unwrap();
         assert!(LentZone::take(&space).is_none(), "what is left is for commits");
         drop(admission);
     }

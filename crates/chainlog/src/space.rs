@@ -14,8 +14,8 @@ use terrane_format::pm::PoolKind;
 use terrane_halloc::{Fresh, Halloc, Lent, Plan, Pool};
 use terrane_media::{Media, Pmem, PmemMode, Signal};
 
-/// Of how many zones one is not lent.
-const LEFT_TO_COMMITS: u64 = 8;
+/// Of how many zones one is for commits: with fewer, what can wait does.
+pub(crate) const SCARCE: u64 = 32;
 
 /// The zones of a persistent memory, for chain logs. It alone has the memory, so that what lies there stays as it is until a chain gives it
 /// back: what a [`crate::ChainIndex`] refers to is read without a look.
@@ -109,7 +109,7 @@ impl Space {
 
     /// Whether what zones are left is for commits.
     pub fn is_scarce(&self) -> bool {
-        self.free() <= self.zone_count() / LEFT_TO_COMMITS
+        self.free() <= self.zone_count() / SCARCE
     }
 
     /// The memory's file.
@@ -187,13 +187,13 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a zone for as long as this process has use for it, unless few are left: those are for commits.
+    /// Takes a zone for as long as this process has use for it, if more than one of so many is left: those are for commits.
     ///
     /// # Errors
     /// As [`Space::admit`].
-    pub(crate) fn lend(self: &Arc<Self>) -> Result<Lent> {
+    pub(crate) fn lend(self: &Arc<Self>, left_of: u64) -> Result<Lent> {
         let sealed = self.lock_sealed();
-        if *sealed || self.is_scarce() {
+        if *sealed || self.free() <= self.zone_count() / left_of {
             return Err(Error::new(ErrorKind::OutOfSpace, "what zones are left is for commits"));
         }
         let mut admission = self.admit(1)?;

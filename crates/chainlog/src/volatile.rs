@@ -1,5 +1,5 @@
 //! Zones as memory of this process: for the nodes of an index where ordinary memory is short. They are nobody's after a crash or a close
-//! ([`Space::seal`]), and what is in them vanishes. An eighth of all zones is left to commits.
+//! ([`Space::seal`]), and what is in them vanishes. One of 32 zones is left to commits.
 //!
 //! # Concurrency
 //! One mutex, taken once a zone.
@@ -13,7 +13,7 @@ use terrane_base::MemoryBudget;
 use terrane_halloc::Lent;
 use terrane_memindex::ChunkSource;
 
-use crate::space::Space;
+use crate::space::{SCARCE, Space};
 
 /// Of each chunk; a memory begins at a multiple of 4096.
 const ALIGNMENT: usize = 64;
@@ -61,9 +61,9 @@ impl VolatileZones {
     }
 
     fn lend(&self) -> Option<Lent> {
-        self.space.lend().ok().or_else(|| {
+        self.space.lend(SCARCE).ok().or_else(|| {
             (self.make_room)();
-            self.space.lend().ok()
+            self.space.lend(SCARCE).ok()
         })
     }
 

@@ -48,6 +48,8 @@ const SPARE: usize = 8;
 const GIVEN_BACK: usize = 2;
 /// Zones that are kept between commits at most.
 const KEPT: usize = 16;
+/// Of how many zones one may be kept.
+const KEPT_OF: usize = 128;
 
 /// The persistent memory of an open database.
 #[derive(Debug)]
@@ -99,8 +101,8 @@ impl Chains {
         renewed: bool,
         index_bytes: usize,
     ) -> Self {
-        // A small part of those that are spare.
-        let kept = (space.zone_count() as usize / SPARE / 4).clamp(1, KEPT);
+        // Far fewer than there are when zones are scarce.
+        let kept = (space.zone_count() as usize / KEPT_OF).clamp(1, KEPT);
         let shelf = space.is_on_device().then(|| Arc::new(Shelf::new(space.clone(), index_bytes)));
         Chains {
             media,

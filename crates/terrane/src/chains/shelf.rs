@@ -23,8 +23,6 @@ use terrane_cache::{Below, FrameKey};
 use terrane_chainlog::{LentZone, Space};
 use terrane_format::checksum;
 
-use crate::chains::SPARE;
-
 /// Mutexes of places.
 const SHARDS: usize = 16;
 /// Ordinary memory that a block takes: its place in a map that is half full at times, and its key.
@@ -138,7 +136,7 @@ impl Shelf {
                 place => return place,
             }
         }
-        if self.space.free() < self.space.zone_count() / SPARE as u64 {
+        if self.space.is_scarce() {
             // Commits are short of zones.
             self.give_back(1);
             return None;
@@ -294,7 +292,7 @@ mod tests {
         let there: Vec<u64> = (0..1000).filter(|n| shelf.find(key(*n)).is_some()).collect();
         let zones = shelf.bytes() / (32 << 10);
         assert_eq!(shelf.space.free(), all - zones);
-        assert!(zones > all / 2 && shelf.space.free() >= all / 6);
+        assert!(zones > all / 2 && !shelf.space.is_scarce());
         // Six to a zone.
         assert!((zones * 6 - 6..=zones * 6).contains(&(there.len() as u64)), "{} in {zones}", there.len());
         assert!(there.iter().eq(&(1000 - there.len() as u64..1000).collect::<Vec<_>>()), "the newest");
@@ -306,7 +304,7 @@ mod tests {
         // Commits have nearly all: what they have not goes back to them, and nothing is kept meanwhile.
         let admission = shelf.space.admit(shelf.space.free()).unwrap();
         (2000..2100).for_each(|n| shelf.keep(key(n), &content(n)));
-        assert!(shelf.space.free() >= all / SPARE as u64 && shelf.bytes() > 0);
+        assert!(!shelf.space.is_scarce() && shelf.bytes() > 0);
         assert_eq!(shelf.bytes() / (32 << 10) + shelf.space.free() + admission.left(), all);
         drop(admission);
         shelf.close();
