@@ -23,7 +23,10 @@ pub struct LentZone {
 impl LentZone {
     /// Takes one, if more than one of 24 zones is left to commits.
     pub fn take(space: &Arc<Space>) -> Option<LentZone> {
-        let lent = space.lend(LEFT_OF).ok()?;
+        if space.free() <= space.zone_count() / LEFT_OF {
+            return None;
+        }
+        let lent = space.lend().ok()?;
         Some(LentZone { space: space.clone(), at: lent.place(), lent: Some(lent) })
     }
 

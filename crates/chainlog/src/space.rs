@@ -15,7 +15,7 @@ use terrane_halloc::{Fresh, Halloc, Lent, Plan, Pool};
 use terrane_media::{Media, Pmem, PmemMode, Signal};
 
 /// Of how many zones one is for commits: with fewer, what can wait does.
-pub(crate) const SCARCE: u64 = 32;
+const SCARCE: u64 = 32;
 
 /// The zones of a persistent memory, for chain logs. It alone has the memory, so that what lies there stays as it is until a chain gives it
 /// back: what a [`crate::ChainIndex`] refers to is read without a look.
@@ -187,13 +187,13 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a zone for as long as this process has use for it, if more than one of so many is left: those are for commits.
+    /// Takes a zone for as long as this process has use for it, unless they are [scarce](Space::is_scarce).
     ///
     /// # Errors
     /// As [`Space::admit`].
-    pub(crate) fn lend(self: &Arc<Self>, left_of: u64) -> Result<Lent> {
+    pub(crate) fn lend(self: &Arc<Self>) -> Result<Lent> {
         let sealed = self.lock_sealed();
-        if *sealed || self.free() <= self.zone_count() / left_of {
+        if *sealed || self.is_scarce() {
             return Err(Error::new(ErrorKind::OutOfSpace, "what zones are left is for commits"));
         }
         let mut admission = self.admit(1)?;

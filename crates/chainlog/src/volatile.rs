@@ -13,7 +13,7 @@ use terrane_base::MemoryBudget;
 use terrane_halloc::Lent;
 use terrane_memindex::ChunkSource;
 
-use crate::space::{SCARCE, Space};
+use crate::space::Space;
 
 /// Of each chunk; a memory begins at a multiple of 4096.
 const ALIGNMENT: usize = 64;
@@ -61,9 +61,9 @@ impl VolatileZones {
     }
 
     fn lend(&self) -> Option<Lent> {
-        self.space.lend(SCARCE).ok().or_else(|| {
+        self.space.lend().ok().or_else(|| {
             (self.make_room)();
-            self.space.lend(SCARCE).ok()
+            self.space.lend().ok()
         })
     }
 
