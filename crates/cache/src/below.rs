@@ -1,7 +1,9 @@
 //! A store under the cache, larger than it and slower, for what has to leave.
 //!
-//! The cache offers it each frame that leaves for want of room, and asks it before a miss is loaded. What it has may be a copy of what the
-//! cache has: frames never go stale, so nobody has to keep the two apart.
+//! The cache offers it each frame that leaves for want of room, and asks it before a miss is loaded. A block of records that is found there
+//! for the first time stays there alone, and is read as a private frame: were it to enter, another block would have to leave for it, to be
+//! copied to where this one still takes its room. One that is asked for again enters. What the store has may then be a copy of what the cache
+//! has: frames never go stale, so nobody has to keep the two apart.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,11 +20,20 @@ pub trait Below: fmt::Debug + Send + Sync {
     /// Takes a copy of a frame, or leaves it.
     fn keep(&self, key: FrameKey, bytes: &[u8]);
 
-    /// The bytes of a frame, as they were, if it has them.
-    fn find(&self, key: FrameKey) -> Option<Vec<u8>>;
+    /// A frame, as it was, if it has it.
+    fn find(&self, key: FrameKey) -> Option<Lying>;
 
     /// An extent is gone: nobody will ask for its frames.
     fn forget_extent(&self, extent: u64);
+}
+
+/// A frame as the store below has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lying {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Whether it was found before, since it was kept.
+    pub again: bool,
 }
 
 impl Cache {
@@ -32,12 +43,15 @@ impl Cache {
         let _second = self.below.set(below);
     }
 
-    /// The frame of `key`, if the store under the cache has it; it enters the cache. For those who load by themselves what [`Cache::get`]
-    /// has not.
+    /// The frame of `key`, if the store under the cache has it; unless it is a block of records that was not found there before, it enters
+    /// the cache. For those who load by themselves what [`Cache::get`] has not.
     pub fn recall(&self, key: FrameKey, priority: Priority) -> Option<Pin> {
-        let bytes = self.below.get()?.find(key)?;
+        let Lying { bytes, again } = self.below.get()?.find(key)?;
         self.recalled.add(1);
-        Some(self.insert(key, bytes, priority))
+        Some(match priority {
+            Priority::Data if !again => Pin::new(key, priority, &bytes, None),
+            _ => self.insert(key, bytes, priority),
+        })
     }
 
     /// What is to be loaded, from the store below or else by `load`.
@@ -57,7 +71,7 @@ impl Cache {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
     use std::sync::Mutex;
 
     use terrane_base::{Error, ErrorKind};
@@ -66,15 +80,25 @@ mod tests {
     use crate::cache::CacheOptions;
 
     #[derive(Debug, Default)]
-    struct Shelf(Mutex<HashMap<FrameKey, Vec<u8>>>);
+    struct Shelf(Mutex<HashMap<FrameKey, Lying>>);
+
+    impl Shelf {
+        fn keys(&self) -> HashSet<FrameKey> {
+            self.0.lock().unwrap().keys().copied().collect()
+        }
+    }
 
     impl Below for Shelf {
         fn keep(&self, key: FrameKey, bytes: &[u8]) {
-            self.0.lock().unwrap().insert(key, bytes.to_vec());
+            self.0.lock().unwrap().entry(key).or_insert(Lying { bytes: bytes.to_vec(), again: false });
         }
 
-        fn find(&self, key: FrameKey) -> Option<Vec<u8>> {
-            self.0.lock().unwrap().get(&key).cloned()
+        fn find(&self, key: FrameKey) -> Option<Lying> {
+            let mut lying = self.0.lock().unwrap();
+            let found = lying.get_mut(&key)?;
+            let before = found.clone();
+            found.again = true;
+            Some(before)
         }
 
         fn forget_extent(&self, extent: u64) {
@@ -108,5 +132,29 @@ mod tests {
         let failed = || Err::<Vec<u8>, _>(Error::new(ErrorKind::Io, "gone"));
         assert!(cache.get_or_load(FrameKey::new(7, 1), Priority::Data, failed).is_err());
         assert!(cache.recall(FrameKey::new(7, 1), Priority::Data).is_none());
+    }
+
+    #[test]
+    fn a_block_that_is_found_below_enters_when_it_is_asked_for_again() {
+        let cache = Cache::new(CacheOptions { capacity_bytes: 64 << 10, shards: 1 });
+        let shelf = Arc::new(Shelf::default());
+        cache.set_below(shelf.clone());
+        let get = |n: u32, priority| {
+            let pin = cache.get_or_load(FrameKey::new(7, n), priority, || Ok(vec![n as u8; 4000])).unwrap();
+            assert_eq!(*pin, vec![n as u8; 4000][..]);
+        };
+        (0..100).for_each(|n| get(n, Priority::Data));
+        let evicted = shelf.keys();
+        let absent: Vec<u32> = (0..100).filter(|n| !cache.contains(FrameKey::new(7, *n))).collect();
+        assert!(absent.len() > 80);
+        absent.iter().for_each(|n| get(*n, Priority::Data));
+        assert!(absent.iter().all(|n| !cache.contains(FrameKey::new(7, *n))));
+        assert_eq!(shelf.keys(), evicted, "nothing had to leave");
+        get(absent[0], Priority::Data);
+        assert!(cache.contains(FrameKey::new(7, absent[0])));
+        get(absent[1], Priority::Index);
+        assert!(cache.contains(FrameKey::new(7, absent[1])));
+        get(absent[2], Priority::Filter);
+        assert!(cache.contains(FrameKey::new(7, absent[2])));
     }
 }

@@ -60,7 +60,7 @@ mod tally;
 #[cfg(all(test, loom))]
 mod model;
 
-pub use below::Below;
+pub use below::{Below, Lying};
 pub use cache::{Cache, CacheOptions, CacheStats};
 pub use frame::{Pin, Priority, bring_near};
 pub use heat::HeatSampler;

@@ -7,7 +7,8 @@ use terrane_halloc::Lent;
 
 use crate::space::Space;
 
-/// Of how many zones one is not taken: somewhat more than there are when they are [scarce](Space::is_scarce), lest zones go back and forth.
+/// Of how many zones one is not taken, and one more: that is beyond what is left when they are [scarce](Space::is_scarce), in a memory of
+/// any size, lest zones go back and forth.
 const LEFT_OF: u64 = 24;
 
 /// A zone that is nobody else's until this is dropped, or until the memory is opened again. Any number of threads may store to places
@@ -21,9 +22,9 @@ pub struct LentZone {
 }
 
 impl LentZone {
-    /// Takes one, if more than one of 24 zones is left to commits.
+    /// Takes one, if more than one of 24 zones, and one besides, is left to commits.
     pub fn take(space: &Arc<Space>) -> Option<LentZone> {
-        if space.free() <= space.zone_count() / LEFT_OF {
+        if space.free() <= space.zone_count() / LEFT_OF + 1 {
             return None;
         }
         let lent = space.lend().ok()?;

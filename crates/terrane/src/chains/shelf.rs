@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use terrane_base::metrics::Counter;
-use terrane_cache::{Below, FrameKey};
+use terrane_cache::{Below, FrameKey, Lying};
 use terrane_chainlog::{LentZone, Space};
 use terrane_format::checksum;
 
@@ -71,6 +71,8 @@ struct Place {
     at: u32,
     len: u32,
     crc: u32,
+    /// Whether it was found there.
+    found: bool,
 }
 
 impl Shelf {
@@ -219,8 +221,8 @@ impl Below for Shelf {
         if zone.memory.store(at, bytes).is_err() {
             return;
         }
-        let place =
-            Place { zone: zone.clone(), at: at as u32, len: bytes.len() as u32, crc: checksum::crc(bytes) };
+        let (at, len) = (at as u32, bytes.len() as u32);
+        let place = Place { zone: zone.clone(), at, len, crc: checksum::crc(bytes), found: false };
         let mut keys = zone.keys.lock();
         // If it was emptied meanwhile, nobody would take it out again.
         let Some(keys) = &mut *keys else { return };
@@ -229,15 +231,21 @@ impl Below for Shelf {
         self.shard(key.extent).lock().entry(key.extent).or_default().insert(key.offset, place);
     }
 
-    fn find(&self, key: FrameKey) -> Option<Vec<u8>> {
-        let place = self.shard(key.extent).lock().get(&key.extent)?.get(&key.offset)?.clone();
+    fn find(&self, key: FrameKey) -> Option<Lying> {
+        let place = {
+            let mut places = self.shard(key.extent).lock();
+            let place = places.get_mut(&key.extent)?.get_mut(&key.offset)?;
+            let before = place.clone();
+            place.found = true;
+            before
+        };
         let mut bytes = vec![0; place.len as usize];
         place.zone.memory.load(place.at as usize, &mut bytes).ok()?;
         if checksum::crc(&bytes) != place.crc {
             return None;
         }
         self.found.add(1);
-        Some(bytes)
+        Some(Lying { bytes, again: place.found })
     }
 
     fn forget_extent(&self, extent: u64) {
@@ -287,7 +295,9 @@ mod tests {
         for n in 0..1000 {
             shelf.keep(key(n), &content(n));
             shelf.keep(key(n), &content(n));
-            assert_eq!(shelf.find(key(n)), Some(content(n)));
+            for again in [false, true, true] {
+                assert_eq!(shelf.find(key(n)), Some(Lying { bytes: content(n), again }));
+            }
         }
         let there: Vec<u64> = (0..1000).filter(|n| shelf.find(key(*n)).is_some()).collect();
         let zones = shelf.bytes() / (32 << 10);
@@ -358,7 +368,11 @@ mod tests {
                             1 => shelf.forget_extent(number / 10),
                             _ if (n >> 20) % 3 == 0 => shelf.keep(key(number), &content(number)),
                             _ => {
-                                assert!(shelf.find(key(number)).is_none_or(|found| found == content(number)))
+                                assert!(
+                                    shelf
+                                        .find(key(number))
+                                        .is_none_or(|found| found.bytes == content(number))
+                                )
                             }
                         }
                     }
