@@ -99,24 +99,29 @@ unsafe fn lines(at: *mut u8, len: usize, back: WriteBack) {
 /// As [`copy_in`]; `at` and the length are multiples of [`LINE`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream(at: *mut u8, bytes: &[u8]) {
-    let (lines, _) = bytes.as_chunks::<LINE>();
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: per contract; the processor has the instructions.
-        return unsafe { stream_lines(at, lines) };
+        return unsafe { stream_lines(at, bytes) };
     }
-    for (i, line) in lines.iter().enumerate() {
-        let (words, _) = line.as_chunks::<WORD>();
-        for (j, word) in words.iter().enumerate() {
-            // SAFETY: per contract the word is mapped and aligned. It is stored by an instruction that the compiler knows nothing of, so
-            // it assumes that any memory may have changed; this thread's own loads see the store, as on x86 always.
-            unsafe {
-                std::arch::asm!(
-                    "movnti [{at}], {word}",
-                    at = in(reg) at.add(i * LINE + j * WORD),
-                    word = in(reg) u64::from_ne_bytes(*word),
-                    options(nostack, preserves_flags)
-                );
-            }
+    // SAFETY: per contract.
+    unsafe { stream_words(at, bytes) }
+}
+
+/// # Safety
+/// As [`stream`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_words(at: *mut u8, bytes: &[u8]) {
+    let (words, _) = bytes.as_chunks::<WORD>();
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: per contract the word is mapped and aligned. It is stored by an instruction that the compiler knows nothing of, so
+        // it assumes that any memory may have changed; this thread's own loads see the store, as on x86 always.
+        unsafe {
+            std::arch::asm!(
+                "movnti [{at}], {word}",
+                at = in(reg) at.add(i * WORD),
+                word = in(reg) u64::from_ne_bytes(*word),
+                options(nostack, preserves_flags)
+            );
         }
     }
 }
@@ -125,9 +130,10 @@ unsafe fn stream(at: *mut u8, bytes: &[u8]) {
 /// As [`stream`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn stream_lines(at: *mut u8, lines: &[[u8; LINE]]) {
+unsafe fn stream_lines(at: *mut u8, bytes: &[u8]) {
+    let (lines, _) = bytes.as_chunks::<LINE>();
     for (i, line) in lines.iter().enumerate() {
-        // SAFETY: per contract the line is mapped and aligned, and `line` may be read at any alignment; further as in `stream`.
+        // SAFETY: per contract the line is mapped and aligned, and `line` may be read at any alignment; further as in `stream_words`.
         unsafe {
             std::arch::asm!(
                 "vmovdqu64 zmm16, [{from}]",
@@ -150,4 +156,28 @@ unsafe fn stream_lines(at: *mut u8, lines: &[[u8; LINE]]) {
 unsafe fn stream(at: *mut u8, bytes: &[u8]) {
     // SAFETY: per contract.
     unsafe { store(at, bytes) }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[repr(align(64))]
+    struct Lines([u8; 4 * LINE]);
+
+    #[test]
+    fn what_goes_around_the_caches_is_the_same_by_words_and_by_lines() {
+        let bytes: Vec<u8> = (0..3 * LINE as u8).collect();
+        let mut streams: Vec<unsafe fn(*mut u8, &[u8])> = vec![stream, stream_words];
+        if is_x86_feature_detected!("avx512f") {
+            streams.push(stream_lines);
+        }
+        for stream in streams {
+            let mut lines = Lines([255; 4 * LINE]);
+            // SAFETY: three of these four lines, and nobody else has them.
+            unsafe { stream(lines.0.as_mut_ptr(), &bytes) };
+            WriteBack::Clwb.fence();
+            assert!(lines.0[..3 * LINE] == bytes && lines.0[3 * LINE..] == [255; LINE]);
+        }
+    }
 }
