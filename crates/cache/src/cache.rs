@@ -74,7 +74,8 @@ pub struct CacheStats {
     pub inserts: u64,
     /// Frames that had to leave for others.
     pub evictions: u64,
-    /// Frames that were served without entering: too large, or too many evicted ones were waiting to be freed.
+    /// Frames that were served without entering: too large, or too many evicted ones were waiting to be freed. Those that stay in the store
+    /// below for being found there for the first time are not among them.
     pub private: u64,
     /// Frames that can be found.
     pub frames: usize,

@@ -112,8 +112,11 @@ mod tests {
             });
         });
         assert_eq!(space.free(), all);
-        let admission = space.admit(all - all / LEFT_OF).unwrap();
+        let admission = space.admit(all - all / LEFT_OF - 1).unwrap();
         assert!(LentZone::take(&space).is_none(), "what is left is for commits");
+        drop(admission);
+        let admission = space.admit(all - all / LEFT_OF - 2).unwrap();
+        assert!(LentZone::take(&space).is_some());
         drop(admission);
     }
 }

@@ -1,4 +1,4 @@
-//! Copying to and from persistent memory, word by word.
+//! Copying to and from persistent memory, in whole words.
 //!
 //! Short pieces are stored as usual and their lines written back: the line is mostly in the cache, for what was written before lies in
 //! it too. Of long ones the whole lines go around the caches, which saves reading them first: 4 KiB take three fifths of the time
@@ -131,6 +131,7 @@ unsafe fn stream_words(at: *mut u8, bytes: &[u8]) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_lines(at: *mut u8, bytes: &[u8]) {
+    const { assert!(LINE == 64, "what a register holds") };
     let (lines, _) = bytes.as_chunks::<LINE>();
     for (i, line) in lines.iter().enumerate() {
         // SAFETY: per contract the line is mapped and aligned, and `line` may be read at any alignment; further as in `stream_words`.
