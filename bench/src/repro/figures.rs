@@ -357,27 +357,32 @@ fn page_cache() -> Vec<Part> {
     parts.collect()
 }
 
+/// What the reference says of XP beside XS.
+fn ycsb_claims() -> impl Iterator<Item = Claim> {
+    let speeds = YCSB_CLAIMS.into_iter().map(|(w, bound)| pair(PM, SMALL, w, Of::Speed, Some(bound)));
+    speeds.chain([pair(PM, SMALL, W::YcsbA, Of::WrittenAgainst, Some(0.06))])
+}
+
 /// The presets of the reference: its own engine (XP) with a log (XS), and either with all its files in persistent memory. Its XS has small
 /// memtables; beside it one that has as much memory for them as XP, and RocksDB like either, synced and not. Caches have a fifth of the
 /// data, as there, where half of that were for rows.
 fn pm_ycsb() -> Vec<Part> {
-    let bounds = YCSB_CLAIMS;
     // The data is a little more than four times what the memory holds, and A writes as much as that.
     let sizes = format!("{YCSB_RECORDS} --memtable-mib 208 --ops 1000000000 --seconds 13");
     let parts = ["0", "0.9999"].into_iter().flat_map(|zipf| {
-        let speeds = bounds.into_iter().map(|(w, bound)| pair(PM, SMALL, w, Of::Speed, Some(bound)));
-        let beside = bounds.into_iter().map(|(w, _)| pair(PM, SKIPLIST, w, Of::Speed, None));
-        let others = [(SMALL, Some(0.06)), (SKIPLIST, None)].into_iter().flat_map(|(against, written)| {
-            let reads = pair(PM, against, W::YcsbC, Of::Speed, None);
-            [reads, pair(PM, against, W::YcsbA, Of::WrittenAgainst, written)]
-        });
-        let in_memory = bounds.into_iter().map(|(w, _)| {
+        let beside = YCSB_CLAIMS.into_iter().map(|(w, _)| pair(PM, SKIPLIST, w, Of::Speed, None));
+        let others = [
+            pair(PM, SMALL, W::YcsbC, Of::Speed, None),
+            pair(PM, SKIPLIST, W::YcsbC, Of::Speed, None),
+            pair(PM, SKIPLIST, W::YcsbA, Of::WrittenAgainst, None),
+        ];
+        let in_memory = YCSB_CLAIMS.into_iter().map(|(w, _)| {
             pair("terrane-pm-memory", "terrane-skiplist-memory", w, Of::Speed, Some(1.0))
         });
         let base = [(SMALL, "rocksdb-small"), (SKIPLIST, THEIRS)].into_iter().flat_map(|(whose, against)| {
-            bounds.into_iter().map(move |(w, _)| pair(whose, against, w, Of::Speed, Some(0.9)))
+            YCSB_CLAIMS.into_iter().map(move |(w, _)| pair(whose, against, w, Of::Speed, Some(0.9)))
         });
-        let points = speeds.chain(beside).chain(others).chain(in_memory).chain(base).collect();
+        let points = ycsb_claims().chain(beside).chain(others).chain(in_memory).chain(base).collect();
         [
             Part::Rows {
                 command: format!(
@@ -399,13 +404,11 @@ fn pm_ycsb() -> Vec<Part> {
 
 /// Uniform, where it is how much the memory holds that counts: as much of the data as the reference's, 200 of 500 GB.
 fn pm_ycsb_40() -> Vec<Part> {
-    let speeds = YCSB_CLAIMS.map(|(w, bound)| pair(PM, SMALL, w, Of::Speed, Some(bound)));
-    let written = pair(PM, SMALL, W::YcsbA, Of::WrittenAgainst, Some(0.06));
     let command = format!(
         "--workload ycsb-a,ycsb-b,ycsb-d,ycsb-f --tables 16 --zipf 0 --engine {PM},{SMALL} {YCSB_RECORDS} --memtable-mib 338 \
          --ops 1000000000 --seconds 20"
     );
-    vec![Part::Rows { command, claims: speeds.into_iter().chain([written]).collect() }]
+    vec![Part::Rows { command, claims: ycsb_claims().collect() }]
 }
 
 /// A cache of an eighth of the records, and a memory of half of them.

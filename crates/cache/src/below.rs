@@ -2,9 +2,8 @@
 //!
 //! The cache offers it each frame that leaves for want of room, and asks it before a miss is loaded. A block of records that is found there
 //! for the first time stays there alone, and is read as a private frame: were it to enter, another block would have to leave for it, to be
-//! copied to where this one still takes its room. One that is asked for again enters, and once it has, each time that it
-//! had to leave again. What the store has may then be a copy of what the cache
-//! has: frames never go stale, so nobody has to keep the two apart.
+//! copied to where this one still takes its room. One that is asked for again enters, and once it has, each time that it had to leave again.
+//! What the store has may then be a copy of what the cache has: frames never go stale, so nobody has to keep the two apart.
 
 use std::fmt;
 use std::sync::Arc;

@@ -286,7 +286,8 @@ impl Cache {
     }
 
     /// The frame of `key`. If it is not here, `load` is called for its bytes: by one thread only, while others that miss
-    /// the same key wait for it. Where no room can be made, all of them share a private pin.
+    /// the same key wait for it. Where no room can be made, or a block of records is found below for the first time, all of them share a
+    /// private pin.
     ///
     /// `load` runs outside all locks. It may use the cache; asked for `key` itself, the cache loads privately rather than
     /// wait for itself.

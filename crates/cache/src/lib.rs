@@ -20,7 +20,8 @@
 //!
 //! # Promises
 //! - *Memory*: frames that can be found, frames that left but wait for a reader, and bookkeeping together stay within the
-//!   capacity plus 5 %. When they would not, misses are served with *private* frames, which belong to their readers. What lies
+//!   capacity plus 5 %. When they would not, misses are served with *private* frames, which belong to their readers, as do
+//!   blocks that are found below for the first time. What lies
 //!   free between frames comes to that, see `slab`: little where the sizes of blocks stay, at most half as much again where they change.
 //! - *One load*: threads that miss the same key in `get_or_load` at the same time, in one part, load it once; an error goes to all of them.
 //! - *Scans*: what is read once passes through a tenth of the cache and leaves the rest alone.

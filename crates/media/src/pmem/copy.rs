@@ -93,7 +93,7 @@ unsafe fn lines(at: *mut u8, len: usize, back: WriteBack) {
     }
 }
 
-/// Stores whole lines around the caches: a line with one store where the processor can, for half lines cost it a wait for the rest.
+/// Stores whole lines around the caches: a line with one store where the processor can, which takes it less than eight do.
 ///
 /// # Safety
 /// As [`copy_in`]; `at` and the length are multiples of [`LINE`].
@@ -127,7 +127,7 @@ unsafe fn stream_words(at: *mut u8, bytes: &[u8]) {
 }
 
 /// # Safety
-/// As [`stream`].
+/// As [`stream`], and the processor has AVX-512F.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_lines(at: *mut u8, bytes: &[u8]) {
@@ -168,7 +168,9 @@ mod tests {
 
     #[test]
     fn what_goes_around_the_caches_is_the_same_by_words_and_by_lines() {
-        let bytes: Vec<u8> = (0..3 * LINE as u8).collect();
+        // From anywhere, to whole lines.
+        let bytes: Vec<u8> = (0..=3 * LINE as u8).collect();
+        let bytes = &bytes[1..];
         let mut streams: Vec<unsafe fn(*mut u8, &[u8])> = vec![stream, stream_words];
         if is_x86_feature_detected!("avx512f") {
             streams.push(stream_lines);
@@ -176,9 +178,9 @@ mod tests {
         for stream in streams {
             let mut lines = Lines([255; 4 * LINE]);
             // SAFETY: three of these four lines, and nobody else has them.
-            unsafe { stream(lines.0.as_mut_ptr(), &bytes) };
+            unsafe { stream(lines.0.as_mut_ptr(), bytes) };
             WriteBack::Clwb.fence();
-            assert!(lines.0[..3 * LINE] == bytes && lines.0[3 * LINE..] == [255; LINE]);
+            assert!(lines.0[..3 * LINE] == *bytes && lines.0[3 * LINE..] == [255; LINE]);
         }
     }
 }

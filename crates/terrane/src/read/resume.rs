@@ -73,7 +73,7 @@ pub struct FetchedBlock {
 }
 
 impl BlockRequest {
-    /// Reads the block from the medium, verified, into the cache. Blocks. May run on any thread.
+    /// Brings the block into memory, from the store below the cache or else from the medium, verified. Blocks. May run on any thread.
     ///
     /// # Errors
     /// I/O errors and corruption.
