@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use terrane_base::{Error, Seq};
 use terrane_format::Kind;
-use terrane_format::block::{BlockBuilder, FinishedBlock};
+use terrane_format::block::{BlockBuilder, FinishedBlock, order};
 use terrane_format::checksum::crc;
 use terrane_format::value_ref::ValueRef;
 
@@ -41,7 +41,7 @@ pub fn merge(task: &Task, cancel: &CancelToken) -> Result<Output, DeviceError> {
         let (seq, kind) = (record.seq(), record.kind());
         let new_key = match newer {
             None => true,
-            Some(newer) => match key.as_slice().cmp(record.key()) {
+            Some(newer) => match order(&key, record.key()) {
                 Ordering::Less => true,
                 // Two ways may hold the very same record: the second one counts as superseded.
                 Ordering::Equal if seq <= newer => false,

@@ -11,7 +11,7 @@ use std::fmt;
 
 use terrane_base::{Error, Result, Seq};
 use terrane_format::Kind;
-use terrane_format::block::{Block, BlockCursor, FinishedBlock};
+use terrane_format::block::{Block, BlockCursor, FinishedBlock, order};
 use terrane_format::checksum::{crc, key_hash};
 use terrane_format::tombstone::RangeTombstones;
 use terrane_format::value_ref::ValueRef;
@@ -233,7 +233,7 @@ impl<'t> Walk<'t> {
         }
         let new_key = match self.newer {
             None => true,
-            Some(newer) => match self.key.as_slice().cmp(cursor.key()) {
+            Some(newer) => match order(&self.key, cursor.key()) {
                 Ordering::Less => true,
                 Ordering::Equal if seq < newer => false,
                 _ => return Err(Violation::Order(i)),

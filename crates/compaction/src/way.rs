@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 
 use terrane_base::{MAX_SEQ, Result, Seq};
 use terrane_format::Kind;
-use terrane_format::block::{Block, BlockCursor};
+use terrane_format::block::{Block, BlockCursor, order};
 
 use crate::task::{InputBlock, Task, Way};
 
@@ -212,7 +212,7 @@ impl<'t> Ways<'t> {
     #[inline]
     fn precedes(&self, a: usize, b: usize) -> bool {
         let (x, y) = (&self.ways[a], &self.ways[b]);
-        match x.key().cmp(y.key()) {
+        match order(x.key(), y.key()) {
             Ordering::Less => true,
             Ordering::Greater => false,
             Ordering::Equal => (y.seq(), a) < (x.seq(), b),

@@ -406,8 +406,15 @@ impl BlockCursor {
     #[inline]
     fn load(&mut self, block: Block<'_>, offset: u32, position: u32) -> Result<()> {
         self.valid = false;
-        let record = block.record_at(offset)?;
+        // (Not `record_at`: what that returns is stored in pieces and loaded as a whole, which waits until the pieces have left the store buffer.)
+        let Some(record) = block.short_record(offset) else { return self.load_long(block, offset, position) };
         self.take_up(block, record, position)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_long(&mut self, block: Block<'_>, offset: u32, position: u32) -> Result<()> {
+        self.take_up(block, block.any_record(offset)?, position)
     }
 
     /// Makes the cursor valid at `record`; the key buffer holds the key of the record before it.

@@ -33,14 +33,15 @@ impl Block<'_> {
             if starts_leaf && self.leaf_start(position / self.leaf_records())? != offset {
                 return Err(bad("has a leaf that is not where its directory says", offset as usize));
             }
-            let shared = if starts_leaf { 0 } else { common_prefix(&last_key, cursor.key()) };
-            if record.shared as usize != shared {
+            let common = common_prefix(&last_key, cursor.key());
+            if record.shared as usize != if starts_leaf { 0 } else { common } {
                 return Err(bad("has a wrong prefix length", offset as usize));
             }
-            if position > 0 && (last_key.as_slice(), cursor.seq()) >= (cursor.key(), last_seq) {
+            let order = last_key.get(common).cmp(&cursor.key().get(common));
+            if position > 0 && (order.is_gt() || order.is_eq() && cursor.seq() >= last_seq) {
                 return Err(bad("has records out of order", offset as usize));
             }
-            if starts_leaf && position > 0 && self.is_undivided() && last_key == cursor.key() {
+            if starts_leaf && position > 0 && self.is_undivided() && order.is_eq() {
                 return Err(bad("has a leaf that begins between versions of a key", offset as usize));
             }
             if cursor.seq() > MAX_SEQ {

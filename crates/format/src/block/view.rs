@@ -350,7 +350,7 @@ impl<'a> Block<'a> {
 
     /// As [`Block::record_at`], if its lengths are as short as most are: in one load, for every step of a scan passes here.
     #[inline]
-    fn short_record(&self, at: u32) -> Option<Record> {
+    pub(super) fn short_record(&self, at: u32) -> Option<Record> {
         // (Behind the records comes the trailer, so there are as many bytes as that.)
         let head = u64::from_le_bytes(*self.chunk(at)?);
         let (header, value_len) = if head & 0x8080_8000 == 0 {
@@ -376,7 +376,7 @@ impl<'a> Block<'a> {
 
     /// As [`Block::record_at`], whatever its lengths are, and says what is wrong.
     #[cold]
-    fn any_record(&self, at: u32) -> Result<Record> {
+    pub(super) fn any_record(&self, at: u32) -> Result<Record> {
         let records = self.bytes.get(at as usize..self.shape.column as usize).unwrap_or_default();
         let Some((kind, shared, suffix_len, value_len, header)) = long_header(records) else {
             return Err(bad("has a record cut short", at as usize));

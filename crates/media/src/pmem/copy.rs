@@ -15,6 +15,10 @@ const WORD: usize = size_of::<u64>();
 /// From so many bytes on whole lines go around the caches. With fewer the two ways cost the same.
 const STREAM_FROM: usize = 512;
 
+/// How far behind the beginning of a short piece lines are asked for, that the next ones will be written to. Stores wait behind one whose
+/// line has to come from memory, and the next atomic operation waits for all of them.
+const AHEAD: usize = 512;
+
 /// Which of `len` bytes at `at` go around the caches, if any do: whole lines.
 pub(crate) fn streamed(at: usize, len: usize) -> Range<usize> {
     if len < STREAM_FROM {
@@ -40,6 +44,34 @@ pub(crate) unsafe fn copy_in(at: *mut u8, bytes: &[u8], back: WriteBack) {
         store(at, tail);
         lines(at, tail.len(), back);
     }
+}
+
+/// Asks for the lines that are next if pieces are stored one behind the other, as nearly all are: `len` bytes at `at` were. Of a long one
+/// the processor finds out itself.
+#[inline]
+pub(crate) fn ask_ahead(at: *const u8, len: usize) {
+    if len >= STREAM_FROM {
+        return;
+    }
+    let from = at.wrapping_add(AHEAD);
+    // Of each line that begins within.
+    let first = from.addr().next_multiple_of(LINE) - from.addr();
+    for line in (first..len).step_by(LINE) {
+        prefetch(from.wrapping_add(line));
+    }
+}
+
+/// Asks the processor to load the line at `address`, which may be any. Never waits.
+#[inline]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing as far as the program can tell, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// Copies from `at` into `out`.

@@ -105,6 +105,7 @@ impl Pmem for RealPmem {
         let at = self.place(offset, bytes.len())?;
         // SAFETY: the range lies within the mapping and begins at a word.
         unsafe { copy::copy_in(at, bytes, self.back) };
+        copy::ask_ahead(at, bytes.len());
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use terrane_base::{Error, ErrorKind, Result};
 
 use super::file::RealFile;
 use crate::error::{check_region, io_error};
+use crate::pmem::copy::ask_ahead;
 use crate::{File, Region};
 
 const WORD: usize = size_of::<u64>();
@@ -91,6 +92,7 @@ impl Region for RealRegion {
             last[..rest.len()].copy_from_slice(rest);
             words[whole.len()].store(u64::from_ne_bytes(last), Ordering::Relaxed);
         }
+        ask_ahead(words.as_ptr().cast(), bytes.len());
         Ok(())
     }
 

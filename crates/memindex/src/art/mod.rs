@@ -341,6 +341,8 @@ impl Art {
                 return self.publish(here, byte, fork, same);
             }
             let node = self.node(child);
+            // Its header, and at the same time what the next step looks at, which the word tells where it lies.
+            node.prefetch(child.prefix().and_then(|prefix| key.get(below + prefix)).copied());
             // SAFETY: the node was reached from the root by a pinned thread, and `self` outlives the call.
             let (same, order) = unsafe { node.header().compare_path(key, below) };
             if order != Order::Equal {

@@ -48,8 +48,10 @@ const SPARE: usize = 8;
 const GIVEN_BACK: usize = 2;
 /// Zones that are kept between commits at most.
 const KEPT: usize = 16;
-/// Of how many zones one may be kept.
-const KEPT_OF: usize = 128;
+/// Of how many zones one may be kept, ...
+const KEPT_OF: usize = 24;
+/// ... and where blocks have nearly all that commits leave.
+const KEPT_OF_BESIDE_BLOCKS: usize = 128;
 
 /// The persistent memory of an open database.
 #[derive(Debug)]
@@ -101,9 +103,10 @@ impl Chains {
         renewed: bool,
         index_bytes: usize,
     ) -> Self {
-        // Far fewer than there are when zones are scarce.
-        let kept = (space.zone_count() as usize / KEPT_OF).clamp(1, KEPT);
         let shelf = space.is_on_device().then(|| Arc::new(Shelf::new(space.clone(), index_bytes)));
+        // At most about a third of what the memtables' budget leaves out.
+        let of = if shelf.is_some() { KEPT_OF_BESIDE_BLOCKS } else { KEPT_OF };
+        let kept = (space.zone_count() as usize / of).clamp(1, KEPT);
         Chains {
             media,
             space,

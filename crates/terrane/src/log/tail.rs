@@ -114,11 +114,12 @@ impl Tail {
                 if n == GATHER {
                     self.put(at, &gathered)?;
                     at += GATHER as u64;
-                    n = 0;
+                    (gathered, n) = ([0; GATHER], 0);
                 }
             }
         }
-        self.put(at, &gathered[..n])
+        // With what pads the last word, which is still zero: the region then has no part of a word to put together.
+        self.put(at, &gathered[..n.next_multiple_of(8)])
     }
 
     /// Stores `bytes` at `lsn`, a multiple of 8, around the ring's end if need be.

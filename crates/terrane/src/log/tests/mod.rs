@@ -8,4 +8,5 @@ mod damage;
 mod faults;
 mod rig;
 mod room;
+mod tail;
 mod threads;
