@@ -242,7 +242,6 @@ fn much_more_than_the_memory_holds_goes_through_it() {
     assert_eq!(tables.iter().map(|t| contents_of(t).len() as u64).sum::<u64>(), rows, "each key once");
 }
 
-/// Several memtables of a subtable come back from a crash; some of them are written out, and then it crashes once more.
 #[test]
 fn what_commits_do_not_need_holds_blocks_until_they_do() {
     const ROWS: u64 = 3000;
@@ -287,6 +286,7 @@ fn what_commits_do_not_need_holds_blocks_until_they_do() {
     }
 }
 
+/// Several memtables of a subtable come back from a crash; some of them are written out, and then it crashes once more.
 #[test]
 fn what_came_back_and_was_written_out_in_part_comes_back_again() {
     for seed in 0..40 {

@@ -146,8 +146,15 @@ impl Shelf {
         let more = self.blocks.load(Ordering::Relaxed) < self.most_blocks;
         let memory = match more.then(|| LentZone::take(&self.space)).flatten() {
             Some(memory) => memory,
-            // Where somebody reads it goes back behind him.
-            None => Arc::into_inner(self.take_oldest()?)?.memory,
+            None => {
+                let mut oldest = self.take_oldest()?;
+                // Of smaller blocks there is room for fewer zones.
+                while self.blocks.load(Ordering::Relaxed) >= self.most_blocks {
+                    oldest = self.take_oldest()?;
+                }
+                // Where somebody reads it goes back behind him.
+                Arc::into_inner(oldest)?.memory
+            }
         };
         self.fill_next(memory, bytes)
     }
@@ -334,6 +341,12 @@ mod tests {
         // A zone more or less than these fill.
         assert!((24..=36).contains(&known().sum::<usize>()), "{}", known().sum::<usize>());
         assert!(shelf.find(key(199)).is_some());
+        // Of small ones there is room for as many in one zone, and the others go back.
+        for n in 200..2000 {
+            shelf.keep(key(n), &[n as u8; LEAST]);
+            assert!(known().sum::<usize>() <= 30 + (32 << 10) / LEAST, "{}", known().sum::<usize>());
+        }
+        assert!(shelf.bytes() <= 2 * (32 << 10) && shelf.find(key(1999)).is_some());
     }
 
     #[test]
