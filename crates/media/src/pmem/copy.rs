@@ -1,4 +1,4 @@
-//! Copying to and from persistent memory, in whole words.
+//! Copying to and from persistent memory, and other mapped files, in whole words: relaxed atomic ones, or stores that are as good.
 //!
 //! Short pieces are stored as usual and their lines written back: the line is mostly in the cache, for what was written before lies in
 //! it too. Of long ones the whole lines go around the caches, which saves reading them first: 4 KiB take three fifths of the time
@@ -33,7 +33,11 @@ pub(crate) fn streamed(at: usize, len: usize) -> Range<usize> {
 /// # Safety
 /// The bytes at `at`, and those that pad the last word, are mapped for writing, and `at` is a multiple of eight.
 pub(crate) unsafe fn copy_in(at: *mut u8, bytes: &[u8], back: WriteBack) {
-    let streamed = if back == WriteBack::Nothing { 0..0 } else { streamed(at.addr(), bytes.len()) };
+    if back == WriteBack::Nothing {
+        // SAFETY: per contract.
+        return unsafe { store(at, bytes) };
+    }
+    let streamed = streamed(at.addr(), bytes.len());
     let (head, body, tail) = (&bytes[..streamed.start], &bytes[streamed.clone()], &bytes[streamed.end..]);
     // SAFETY: the three lie one behind the other in the range that the contract is about; `head` and `body` are of whole words.
     unsafe {

@@ -9,7 +9,6 @@ use std::ffi::c_void;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -18,14 +17,13 @@ use terrane_base::{Error, ErrorKind, Result};
 
 use super::file::RealFile;
 use crate::error::{check_region, io_error};
-use crate::pmem::copy::ask_ahead;
+use crate::pmem::copy;
+use crate::pmem::writeback::WriteBack;
 use crate::{File, Region};
-
-const WORD: usize = size_of::<u64>();
 
 pub(super) struct RealRegion {
     /// Start of `len` mapped bytes.
-    base: NonNull<AtomicU64>,
+    base: NonNull<u8>,
     len: usize,
     path: PathBuf,
 }
@@ -68,11 +66,11 @@ impl RealRegion {
         Ok(RealRegion { base, len, path: path.to_owned() })
     }
 
-    fn words(&self, offset: usize, len: usize) -> Result<&[AtomicU64]> {
+    /// Where `len` bytes from `offset` lie, padded to whole words.
+    fn place(&self, offset: usize, len: usize) -> Result<*mut u8> {
         check_region(&self.path, self.len, offset, len)?;
-        // SAFETY: the range lies within the mapping, which lives as long as `self`; mappings start at a page, and the
-        // offset is a multiple of 8, so the words are aligned; any bits are a valid word.
-        Ok(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset / WORD), len.div_ceil(WORD)) })
+        // SAFETY: the offset lies within the mapping.
+        Ok(unsafe { self.base.as_ptr().add(offset) })
     }
 }
 
@@ -82,30 +80,17 @@ impl Region for RealRegion {
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        let words = self.words(offset, bytes.len())?;
-        let (whole, rest) = bytes.as_chunks::<WORD>();
-        for (word, bytes) in words.iter().zip(whole) {
-            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-        }
-        if !rest.is_empty() {
-            let mut last = [0; WORD];
-            last[..rest.len()].copy_from_slice(rest);
-            words[whole.len()].store(u64::from_ne_bytes(last), Ordering::Relaxed);
-        }
-        ask_ahead(words.as_ptr().cast(), bytes.len());
+        let at = self.place(offset, bytes.len())?;
+        // SAFETY: the range lies within the mapping and begins at a word.
+        unsafe { copy::copy_in(at, bytes, WriteBack::Nothing) };
+        copy::ask_ahead(at, bytes.len());
         Ok(())
     }
 
     fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()> {
-        let words = self.words(offset, buf.len())?;
-        let (whole, rest) = buf.as_chunks_mut::<WORD>();
-        for (word, bytes) in words.iter().zip(whole.iter_mut()) {
-            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        }
-        if !rest.is_empty() {
-            let last = words[whole.len()].load(Ordering::Relaxed).to_ne_bytes();
-            rest.copy_from_slice(&last[..rest.len()]);
-        }
+        let at = self.place(offset, buf.len())?;
+        // SAFETY: the range lies within the mapping and begins at a word.
+        unsafe { copy::copy_out(at, buf) };
         Ok(())
     }
 
