@@ -287,9 +287,10 @@ impl Fresh<'_> {
         }
         let number = self.number();
         self.settle();
+        // From here on its word may say that it is taken: where the memory fails nobody has it before the memory is opened again.
+        self.number = None;
         table.store_durably(number, None, PmWord::Taken(tag))?;
         table.pmem.fence();
-        self.number = None;
         Ok(number)
     }
 }

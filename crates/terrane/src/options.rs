@@ -294,7 +294,8 @@ impl Options {
     }
 
     /// Memory for cached blocks, indexes and filters, in bytes; at least 64 KiB, default 256 MiB. Data files are read
-    /// with direct I/O: what is not in this cache is on the device.
+    /// with direct I/O: what is not in this cache is on the device. With persistent memory on a device up to an eighth of it besides, a MiB
+    /// at least, goes to what is known of the blocks that lie there.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;
@@ -441,7 +442,8 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Returns when the commit survives the death of the process; a power failure may take the newest commits, but
-    /// always a suffix of them. Costs no system call while the log's tail has room. In persistent memory on a device it is as `Sync`.
+    /// always a suffix of them. Costs no system call while the log's tail has room. In persistent memory on a device
+    /// it is as `Sync`, unless a log trails behind ([`PmemOptions::trailing_log`]).
     #[default]
     Buffered,
     /// Returns when the commit, and every earlier one, survives a power failure. Costs a share of a device flush.

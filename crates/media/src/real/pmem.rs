@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use terrane_base::{Error, ErrorKind, Result};
 
+use super::region::fill_holes;
 use crate::error::{check_region, io_error};
 use crate::pmem::writeback::WriteBack;
 use crate::pmem::{copy, mapped_len, not_dax};
@@ -47,6 +48,7 @@ impl RealPmem {
             File::options().read(true).write(true).open(path).map_err(|e| io_error(e, "open", path))?;
         let len = file.metadata().map_err(|e| io_error(e, "look-up", path))?.len();
         let len = mapped_len(path, len)?;
+        fill_holes(&file, len as u64, path)?;
         let flags = match mode {
             PmemMode::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
             PmemMode::StandIn | PmemMode::PageCache => MapFlags::SHARED,

@@ -7,6 +7,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -20,6 +21,15 @@ use crate::error::{check_region, io_error};
 use crate::pmem::copy;
 use crate::pmem::writeback::WriteBack;
 use crate::{File, Region};
+
+/// Gives a file that is to be mapped all of its space: it may have been copied sparsely, and a store to a hole on a full device would be a
+/// fault, not an error. Changes no byte.
+pub(super) fn fill_holes(file: impl AsFd, len: u64, path: &Path) -> Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(e) => Err(io_error(e.into(), "allocate", path)),
+    }
+}
 
 pub(super) struct RealRegion {
     /// Start of `len` mapped bytes.
@@ -38,11 +48,7 @@ impl RealRegion {
     pub(super) fn map(path: &Path, len: usize) -> Result<Self> {
         let file = RealFile::open_or_create(path)?;
         if file.len()? == len as u64 {
-            // It may have been copied sparsely: a store to a hole on a full device would be a fault, not an error.
-            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64) {
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-                Err(e) => return Err(io_error(e.into(), "allocate", path)),
-            }
+            fill_holes(&file, len as u64, path)?;
         } else {
             // The length is right only when all zeros are there, so an interrupted preparation is done again.
             file.set_len(0)?;

@@ -29,6 +29,8 @@ const SHARDS: usize = 16;
 const BLOCK_BYTES: usize = 100;
 /// Frames that are smaller are not worth that.
 const LEAST: usize = 256;
+/// Zones that one reader gives back at most where what is known of their blocks is too much.
+const SURPLUS: usize = 4;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -148,9 +150,16 @@ impl Shelf {
             Some(memory) => memory,
             None => {
                 let mut oldest = self.take_oldest()?;
-                // Of smaller blocks there is room for fewer zones.
-                while self.blocks.load(Ordering::Relaxed) >= self.most_blocks {
+                // Of smaller blocks there is room for fewer zones: one of these has as many as dozens had before, all of which one
+                // reader is not to give back.
+                for _ in 1..SURPLUS {
+                    if self.blocks.load(Ordering::Relaxed) < self.most_blocks {
+                        break;
+                    }
                     oldest = self.take_oldest()?;
+                }
+                if self.blocks.load(Ordering::Relaxed) >= self.most_blocks {
+                    return None;
                 }
                 // Where somebody reads it goes back behind him.
                 Arc::into_inner(oldest)?.memory

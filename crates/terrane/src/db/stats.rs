@@ -85,13 +85,13 @@ pub struct Stats {
     pub pmem_used: u64,
     /// Bytes of those that indexes of memtables have ([`crate::PmemOptions::index_in_memory`]).
     pub pmem_index_bytes: u64,
-    /// The log behind a device of persistent memory lacks commits that a power failure took from it, and that are not written out yet: until
-    /// then the database needs the device.
-    pub log_gap: bool,
     /// Bytes of those that hold blocks which the cache had no room for.
     pub pmem_cache_bytes: u64,
     /// Lookups of blocks that those answered.
     pub pmem_cache_hits: u64,
+    /// The log behind a device of persistent memory lacks commits that a power failure took from it, and that are not written out yet: until
+    /// then the database needs the device.
+    pub log_gap: bool,
     /// The persistent memory was made anew when the database was opened, and filled from the log: what there was before could not be trusted,
     /// or was gone.
     pub pmem_renewed: bool,
