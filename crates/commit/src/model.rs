@@ -201,6 +201,7 @@ fn turns_come_in_the_order_of_the_places_in_a_full_ring_too() {
                     unsafe { (*t).push(pos) }
                 })
             };
+            whole.ring.await_turn();
             let (place, ()) = whole.ring.reserve_in_turn(1, &whole.recorder, assign).unwrap();
             let (completion, (pos, epoch)) = (Completion::new(), (place.pos(), place.epoch()));
             let settler = completion.settler();

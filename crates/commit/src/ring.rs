@@ -16,6 +16,7 @@
 //! meanwhile. A turn does no more than add up lengths: some fifty nanoseconds. The mutex is not fair, and must not be: if turns came in an
 //! order that is fixed before, by tickets drawn outside, then whenever a thread with a ticket is off its processor all behind it queue up
 //! and go to sleep, each has to be woken in its turn, and has its next ticket behind the whole queue, which so never ends.
+//! A leader that finds somebody in a turn waits with its group still open ([`Ring::await_turn`]): so the size of groups follows the load.
 //!
 //! # Ordering
 //! See `order`: whoever raises the count of arrivals from zero settles all that is filled at the head.
@@ -35,6 +36,7 @@
 //! | `Head::order` | the orderer | not atomic: `role` gives it to one at a time |
 //! | `Head::settled` | the orderer | store release after settling, load acquire |
 //! | `Gate::turns` | who has the turn | a mutex: turns happen one after the other, in the order of their positions |
+//! | `Gate::in_turn` | who has the turn | relaxed: a hint, on which nothing but the size of groups depends |
 //!
 //! *`near` is near enough to decode.* Its position is one that was settled, and the orderer cannot have passed a place
 //! that is not filled, so for a reserver it is never ahead. It lags by 2^39 units before it is moved, at most 2^14
@@ -61,7 +63,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 
 use crossbeam_utils::CachePadded;
-use terrane_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use terrane_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use terrane_base::sync::{Condvar, Mutex, MutexGuard, UnsafeCell, spin_loop};
 use terrane_base::{Error, ErrorKind, Result};
 
@@ -121,6 +123,8 @@ struct Gate {
     word: AtomicU64,
     /// If reservations have turns.
     turns: Option<Mutex<()>>,
+    /// Whether somebody has a turn, about: see [`Ring::await_turn`]. A look at it costs no read-modify-write.
+    in_turn: AtomicBool,
 }
 
 /// References for decoding the word. Rarely written.
@@ -252,7 +256,11 @@ impl<E: Send> Ring<E> {
     pub(crate) fn starting_at(slots: usize, place: Place) -> Self {
         let first = place.ticket as usize;
         let mut ring = Ring {
-            gate: CachePadded::new(Gate { word: AtomicU64::new(place.pack()), turns: None }),
+            gate: CachePadded::new(Gate {
+                word: AtomicU64::new(place.pack()),
+                turns: None,
+                in_turn: AtomicBool::new(false),
+            }),
             near: CachePadded::new(Near {
                 pos: AtomicU64::new(place.pos),
                 epoch: AtomicU64::new(place.epoch),
@@ -311,10 +319,25 @@ impl<E: Send> Ring<E> {
         let drawn;
         let assigned = {
             let _turn = lock(turns);
+            self.gate.in_turn.store(true, Ordering::Relaxed);
             drawn = Drawn { ring: self, orderer, place: self.draw(units), units, standing };
-            assign(drawn.place.pos, drawn.place.epoch)
+            let assigned = assign(drawn.place.pos, drawn.place.epoch);
+            // (After a panic it stays until the next turn is over.)
+            self.gate.in_turn.store(false, Ordering::Relaxed);
+            assigned
         };
         Ok((drawn.seated(), assigned))
+    }
+
+    /// Returns when nobody has a turn: at once, mostly. A leader calls it before it closes its group. While it waits others can follow it who
+    /// would wait for turns themselves, so groups are as large as turns are sought after, and of one commit where they are not.
+    /// Does nothing for a ring without turns.
+    pub fn await_turn(&self) {
+        if let Some(turns) = &self.gate.turns
+            && self.gate.in_turn.load(Ordering::Relaxed)
+        {
+            drop(lock(turns));
+        }
     }
 
     /// The standing place, for a thread without a seat.

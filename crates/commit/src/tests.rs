@@ -432,6 +432,33 @@ fn buckets_do_not_mix() {
 }
 
 #[test]
+fn a_group_grows_while_somebody_has_a_turn() {
+    let ring = Ring::with_turns(8, 0).unwrap();
+    let buckets = Buckets::new(1, ROOMY);
+    let record = Record::default();
+    let orderer = recorder(&record);
+    ring.await_turn();
+    let (in_turn, led) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|s| {
+        s.spawn(|| {
+            let assign = |_, _| {
+                in_turn.wait();
+                // The other leads, and waits for this to end.
+                led.wait();
+                assert!(leader(buckets.enter(0, 1, 'b')).is_none());
+            };
+            let (place, ()) = ring.reserve_in_turn(1, &orderer, assign).unwrap();
+            place.fill(1);
+        });
+        in_turn.wait();
+        let lead = leader(buckets.enter(0, 1, 'a')).unwrap();
+        led.wait();
+        ring.await_turn();
+        assert_eq!(lead.close().followers, ['b'], "it came while somebody had a turn");
+    });
+}
+
+#[test]
 fn whoever_would_make_a_group_too_large_leads_alone() {
     let buckets = Buckets::new(1, Limits { bytes: 10, count: 2 });
     let lead = leader(buckets.enter(0, 10, 'a')).unwrap();

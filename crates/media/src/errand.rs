@@ -51,18 +51,18 @@ impl<T: Send + 'static> Errand<T> {
     pub fn wait(self, media: &dyn Media) -> Result<T> {
         let shared = &self.shared;
         shared.ended.wait_until(media, || shared.result.lock().is_some())?;
-        shared.result.lock().take().unwrap_or_else(|| Err(never_ran()))
+        shared.result.lock().take().unwrap_or_else(|| Err(no_result()))
     }
 }
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        self.0.result.lock().get_or_insert_with(|| Err(never_ran()));
+        self.0.result.lock().get_or_insert_with(|| Err(no_result()));
         self.0.ended.notify_all();
     }
 }
 
-fn never_ran() -> Error {
+pub(crate) fn no_result() -> Error {
     Error::new(ErrorKind::Closed, "a background task ended without a result")
 }
 

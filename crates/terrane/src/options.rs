@@ -406,6 +406,11 @@ impl Options {
         }
     }
 
+    /// Threads that write memtables out: one more than compactions, each of which needs one to pick and install.
+    pub(crate) fn flush_threads(&self) -> usize {
+        self.compaction_jobs() + 1
+    }
+
     /// A memtable freezes at this many bytes, if it can be written out then. Half of the budget: the larger the runs, the less
     /// is rewritten for each record; the other half takes what comes while one is written out.
     pub(crate) fn memtable_freeze_bytes(&self) -> usize {

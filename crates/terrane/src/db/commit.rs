@@ -237,6 +237,7 @@ impl Engine {
     }
 
     fn lead(self: &Arc<Self>, lead: Lead<'_, Box<Request>>) {
+        self.ring.await_turn();
         let group = lead.close();
         let mut requests: Requests = smallvec![group.own];
         requests.extend(group.followers);

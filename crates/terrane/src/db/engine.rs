@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_utils::CachePadded;
@@ -106,6 +106,8 @@ pub(crate) struct Engine {
     pub(crate) freezing: Mutex<()>,
     /// The lowest boundary of a frozen memtable that is not complete yet.
     pub(crate) next_boundary: AtomicU64,
+    /// How much memory was in use when somebody last looked whether memtables are to freeze for it: see `db::freeze`.
+    pub(crate) looked_at: AtomicUsize,
     pub(crate) tables: ArcSwap<Tables>,
     /// Serialises creating, dropping and configuring subtables.
     pub(crate) ddl: Mutex<()>,

@@ -5,29 +5,27 @@
 //! the extents that meet nothing by reference, the others merged. So what is rewritten is what overlaps, and flushing
 //! never waits for a merge while L0 has room.)
 //!
+//! A large memtable is written by several threads, each a range of its keys: see [`ranges`].
+//!
 //! # Rules
 //! Only a complete memtable is written out, after the log is durable to its boundary (design rule 2), and after the large
 //! values that it refers to are flushed. Its log is released only when the manifest edit is durable.
+
+mod ranges;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrane_base::{ErrorKind, Lsn, Result};
-use terrane_compaction::{Retention, Verdict};
-use terrane_format::Kind;
-use terrane_format::block::BlockBuilder;
 use terrane_format::extent::ExtentMeta;
 use terrane_format::manifest::{Edit, LogPosition};
-use terrane_format::value_ref::ValueRef;
-use terrane_memindex::Cursor;
 
 use crate::compact::busy::Held;
 use crate::compact::claim::Claim;
-use crate::compact::run::extent_form;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
-use crate::levels::{ExtentRef, Heir, RunWriter, Version, VersionEdit, WrittenRun};
+use crate::levels::{ExtentRef, Version, VersionEdit};
 use crate::memtable::Memtable;
 
 impl Engine {
@@ -57,7 +55,7 @@ impl Engine {
         // Published first, snapshots after: see `db::snapshot`.
         let published = self.visible();
         let snapshots = self.snapshots.collect(published);
-        let (written, values) = self.write_run(table, &memtable, &snapshots)?;
+        let (written, values) = self.write_run(table, &memtable, snapshots)?;
         let bytes: u64 = written.extents().iter().map(|m| u64::from(m.data_bytes)).sum();
         self.space.sync_values(&values)?;
 
@@ -115,45 +113,6 @@ impl Engine {
         self.update_pressure();
         self.progress.notify_all();
         Ok(true)
-    }
-
-    /// Writes the records that matter; returns the extents and the large values that they refer to.
-    fn write_run(
-        self: &Arc<Self>,
-        table: &Table,
-        memtable: &Memtable,
-        snapshots: &[u64],
-    ) -> Result<(WrittenRun, Vec<ValueRef>)> {
-        let form = extent_form(&table.options(), 0, self.options.tuning.extent_bytes);
-        let tombstones = memtable.tombstones.to_ranges(snapshots)?;
-        let heirs = self.heirs(table.id, true, 0);
-        let mut writer =
-            RunWriter::new(self.space.clone(), self.ids.clone(), form, tombstones.clone(), heirs)?;
-        let mut retention = Retention::new(snapshots, &tombstones, false);
-        let mut block = BlockBuilder::new(form.block);
-        let mut values = Vec::new();
-        let mut cursor = Cursor::new();
-        cursor.seek_first(memtable.index());
-        while cursor.valid() {
-            retention.begin_key(cursor.key(memtable.index()));
-            for r in cursor.versions(memtable.index()) {
-                memtable.verify(&r)?;
-                let kind = Kind::from_u8(r.kind)?;
-                let Verdict::Keep(seq) = retention.judge(r.seq, kind) else { continue };
-                if !block.fits(r.key.len(), r.value.len(), seq) {
-                    writer.add_block(block.finish(), None, Heir::No)?;
-                }
-                block.add(r.key, seq, kind, r.value);
-                if kind == Kind::ValueRef {
-                    values.push(ValueRef::decode(r.value)?);
-                }
-            }
-            cursor.next(memtable.index());
-        }
-        if !block.is_empty() {
-            writer.add_block(block.finish(), None, Heir::No)?;
-        }
-        Ok((writer.finish()?, values))
     }
 
     /// Lets go of the part of the log that no memtable needs any more, where no flush will: the subtables of its records

@@ -17,11 +17,18 @@ use std::sync::atomic::Ordering;
 
 use terrane_base::{Lsn, Result, SubtableId};
 
-use crate::db::engine::Engine;
+use crate::db::engine::{Engine, Tables};
 use crate::db::journal::Journal;
 use crate::db::table::Table;
 use crate::memtable::Memtable;
 use crate::options::IndexKind;
+
+/// Memory is looked at once whenever another so many parts of it are in use, or are no more.
+const LOOKS: usize = 512;
+/// A subtable is idle whose memtable has one zone still when this part of all memory has been written since its first record.
+const IDLE_PART: u64 = 16;
+/// Idle subtables that are written out at a time: others wait behind them.
+const IDLE_AT_A_TIME: usize = 4;
 
 impl Engine {
     /// Freezes the active memtable of `table`, unless it is empty.
@@ -116,7 +123,9 @@ impl Engine {
         }
     }
 
-    /// Freezes memtables that keep the log from being released beyond its budget, or memory beyond its own.
+    /// Freezes memtables that keep the log from being released beyond its budget, or memory beyond its own. Of memory the largest; but where many
+    /// subtables that hardly anybody writes to have each a zone of persistent memory, some of these first: else the others would freeze ever
+    /// smaller ones for their sake.
     pub(crate) fn freeze_for_budgets(self: &Arc<Self>) {
         if self.journal.live_bytes() > self.options.log_budget() {
             let settled = self.settled();
@@ -137,39 +146,87 @@ impl Engine {
                 _ => self.schedule_log_release(),
             }
         }
-        if self.memory.fullness() > 0.6 {
-            let tables = self.tables.load();
-            let (mut waiting, mut flushable, mut active, mut stuck) = (0, 0, 0, 0);
-            // What can be written out at once comes first, else the largest.
-            let mut best: Option<((bool, usize), &Arc<Table>)> = None;
-            for t in tables.all() {
-                // What cannot be written out is left out of the account.
-                if t.standstill().is_some() {
-                    stuck += t.memtable_bytes();
-                    continue;
-                }
-                let state = t.state();
-                let own = state.active().bytes();
-                let frozen: usize = state.memtables[1..].iter().map(|m| m.bytes()).sum();
-                waiting += frozen;
-                flushable += if t.has_l0_room() { frozen } else { 0 };
-                active += own;
-                // One that is small beside the others frees little.
-                let rank = (t.can_flush_next() && own * 8 > self.options.memtable_freeze_bytes(), own);
-                if best.is_none_or(|(b, _)| rank >= b) {
-                    best = Some((rank, t));
-                }
+        if self.memory.fullness() > 0.6 && self.is_used_otherwise() {
+            self.freeze_for_memory();
+        }
+    }
+
+    /// Whether the memory in use is another than when somebody last asked, by more than can be ignored. Looking at all memtables takes longer
+    /// than a commit does, and most commits change next to nothing of it. Where it is nearly full every look counts.
+    fn is_used_otherwise(&self) -> bool {
+        let (used, limit) = (self.memory.used(), self.memory.limit());
+        let step = used / (limit / LOOKS).max(1);
+        if self.looked_at.load(Ordering::Relaxed) == step {
+            return used > limit - limit / 16;
+        }
+        self.looked_at.store(step, Ordering::Relaxed);
+        true
+    }
+
+    fn freeze_for_memory(self: &Arc<Self>) {
+        let tables = self.tables.load();
+        let (mut waiting, mut flushable, mut active, mut stuck) = (0, 0, 0, 0);
+        // What can be written out at once comes first, else the largest.
+        let mut best: Option<((bool, usize), &Arc<Table>)> = None;
+        let (mut lone, mut lone_on_their_way) = (0, 0);
+        for t in tables.all() {
+            // What cannot be written out is left out of the account.
+            if t.standstill().is_some() {
+                stuck += t.memtable_bytes();
+                continue;
             }
-            let used = self.memory.used().saturating_sub(stuck);
-            // What neither is active nor waits is held by readers of memtables that are written out already: freezing
-            // more would make small memtables and free nothing.
-            let ours = active * 2 > used.saturating_sub(waiting);
-            if let Some(((at_once, _), t)) = best {
-                let enough = if at_once { flushable } else { waiting };
-                if enough * 4 < used && ours {
-                    self.freeze_active(t);
-                }
+            let state = t.state();
+            let own = state.active().bytes();
+            let frozen: usize = state.memtables[1..].iter().map(|m| m.bytes()).sum();
+            waiting += frozen;
+            flushable += if t.has_l0_room() { frozen } else { 0 };
+            active += own;
+            lone += usize::from(self.has_one_zone(state.active()));
+            lone_on_their_way += state.memtables[1..].iter().filter(|m| self.has_one_zone(m)).count();
+            // One that is small beside the others frees little.
+            let rank = (t.can_flush_next() && own * 8 > self.options.memtable_freeze_bytes(), own);
+            if best.is_none_or(|(b, _)| rank >= b) {
+                best = Some((rank, t));
             }
         }
+        let used = self.memory.used().saturating_sub(stuck);
+        // What neither is active nor waits is held by readers of memtables that are written out already: freezing
+        // more would make small memtables and free nothing.
+        let ours = active * 2 > used.saturating_sub(waiting);
+        let Some(((at_once, _), best)) = best else { return };
+        let enough = if at_once { flushable } else { waiting };
+        if enough * 4 < used && ours {
+            let idle = self.idle(&tables, lone);
+            if idle.is_empty() || self.memory.fullness() > 0.75 {
+                self.freeze_active(best);
+            }
+            let more = IDLE_AT_A_TIME.saturating_sub(lone_on_their_way);
+            idle.into_iter().take(more).for_each(|t| self.freeze_active(t));
+        }
+    }
+
+    /// Subtables that hardly anybody writes to, the oldest first: see [`IDLE_PART`]. None if all that have one zone of persistent memory, `lone`
+    /// of them, have little of it together: then they are no reason why others freeze early.
+    fn idle<'a>(&self, tables: &'a Tables, lone: usize) -> Vec<&'a Arc<Table>> {
+        let Some(chains) = self.journal.chains() else { return Vec::new() };
+        let zone = chains.space().zone_bytes();
+        if lone * zone * 8 < self.memory.limit() {
+            return Vec::new();
+        }
+        // An LSN counts bytes.
+        let since = self.settled().saturating_sub(self.memory.limit() as u64 / IDLE_PART);
+        let older = tables.all().filter(|t| t.standstill().is_none() && t.can_flush_next()).filter_map(|t| {
+            let state = t.state();
+            let first = state.active().first_record().filter(|lsn| *lsn < since)?;
+            self.has_one_zone(state.active()).then_some((first, t))
+        });
+        let mut older: Vec<_> = older.collect();
+        older.sort_unstable_by_key(|(first, _)| *first);
+        older.into_iter().map(|(_, t)| t).collect()
+    }
+
+    fn has_one_zone(&self, memtable: &Memtable) -> bool {
+        let zone = self.journal.chains().map_or(0, |chains| chains.space().zone_bytes());
+        memtable.chain().is_some_and(|records| records.bytes() == zone)
     }
 }

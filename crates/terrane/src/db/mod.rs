@@ -93,12 +93,13 @@ impl Db {
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
         options.check()?;
         let compaction_threads = options.compaction_jobs();
+        let flush_threads = options.flush_threads();
         let media = RealMedia::new(RealOptions {
             log_threads: 1,
             // Each compaction reads and writes at the same time; each flush writes.
             io_threads: compaction_threads + 1,
             read_threads: 2,
-            flush_threads: compaction_threads + 1,
+            flush_threads,
             compaction_threads,
         })?;
         let db = Self::open_on(media, dir, options)?;

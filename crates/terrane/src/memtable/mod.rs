@@ -13,6 +13,7 @@
 //! Any number of writers and readers. Records become visible to a snapshot by their sequence, not by being inserted.
 
 mod filter;
+mod sample;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,7 @@ use terrane_memindex::{MemIndex, Record};
 use crate::chains::Chains;
 use crate::chains::records::ChainRecords;
 use crate::memtable::filter::KeyFilter;
+use crate::memtable::sample::KeySample;
 use crate::options::IndexKind;
 use crate::tombstone::{During, MemTombstones};
 
@@ -54,6 +56,7 @@ fn index(
 pub(crate) struct Memtable {
     records: Records,
     keys: KeyFilter,
+    sample: KeySample,
     pub(crate) tombstones: MemTombstones,
     /// Commits of its epoch, here called generation, and later ones (until the next memtable's) write here.
     pub(crate) stretch: Stretch,
@@ -105,6 +108,7 @@ impl Memtable {
         Memtable {
             records,
             keys: KeyFilter::new(budget.clone()),
+            sample: KeySample::new(),
             tombstones: MemTombstones::new(budget),
             stretch: Stretch::new(generation),
             deletes: AtomicU64::new(0),
@@ -133,8 +137,7 @@ impl Memtable {
         match kind {
             Kind::RangeDelete => self.tombstones.insert(lsn, seq, key, value, during)?,
             _ => {
-                let hash = checksum::key_hash(key);
-                self.keys.announce(hash);
+                let hash = self.consider(key);
                 self.index().insert(key, seq, kind as u8, value)?;
                 self.keys.add(hash);
             }
@@ -185,9 +188,24 @@ impl Memtable {
             self.tombstones.insert(lsn, record.seq, record.key, record.value, during)?;
             return Ok(None);
         }
-        let hash = checksum::key_hash(record.key);
+        Ok(Some(self.consider(record.key)))
+    }
+
+    /// Takes note of a key that the index is about to have; returns its hash.
+    #[inline]
+    fn consider(&self, key: &[u8]) -> u64 {
+        let hash = checksum::key_hash(key);
         self.keys.announce(hash);
-        Ok(Some(hash))
+        // Of a key that is written again and again, the first time alone.
+        if self.sample.wants(hash) && !self.keys.may_have(|| hash) {
+            self.sample.add(key, hash);
+        }
+        hash
+    }
+
+    /// Where the range of its keys is cut so that each of `parts` has about as many; fewer cuts where it has few keys.
+    pub(crate) fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
+        self.sample.cuts(parts)
     }
 
     /// The index has a record with the key of this hash.

@@ -20,15 +20,13 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
 use terrane_base::reclaim::Clock;
 use terrane_base::{Error, Lsn, MemoryBudget, Result, SubtableId};
 use terrane_chainlog::{Chain, Space, recover};
 use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
-use terrane_media::{Media, PmemMode, Pool, Signal};
+use terrane_media::{Media, PmemMode, Pool, in_shares};
 
 use crate::chains::Chains;
 use crate::levels::{DbState, ManifestStore};
@@ -39,9 +37,6 @@ use crate::recovery::make_memtables;
 use crate::recovery::renew::Renewal;
 use crate::recovery::replay::{self, Replayed};
 use crate::recovery::target::Target;
-
-/// Zones that are read back at a time.
-const IN_FLIGHT: usize = 4;
 
 /// A memory that is open.
 pub(super) struct Opened {
@@ -143,6 +138,8 @@ pub(super) struct Means<'a> {
     pub(super) budget: &'a MemoryBudget,
     pub(super) clock: &'a Arc<Clock>,
     pub(super) lost_space: &'a Arc<ArcSwapOption<Error>>,
+    /// Threads that build memtables again.
+    pub(super) threads: usize,
     /// Ordinary memory for what is known of blocks in it.
     pub(super) index_bytes: usize,
     /// Indexes of memtables lie in it.
@@ -237,7 +234,7 @@ fn read_back(
         }
         memtables.insert(*id, made);
     }
-    rebuild(means.media, memtables.values().flatten())?;
+    rebuild(means.media, means.threads, memtables.values().flatten())?;
     Ok(InMemory { chains, memtables, end, idle, gap: 0..0 })
 }
 
@@ -319,46 +316,22 @@ impl InMemory {
     }
 }
 
-/// Builds the indexes of all memtables, zone by zone, in parallel. Of several errors the first to be heard of is reported.
-fn rebuild<'a>(media: &Arc<dyn Media>, memtables: impl Iterator<Item = &'a Arc<Memtable>>) -> Result<()> {
-    struct Shared {
-        in_flight: AtomicUsize,
-        done: Signal,
-        failed: Mutex<Option<Error>>,
-    }
-    let shared =
-        Arc::new(Shared { in_flight: AtomicUsize::new(0), done: Signal::new(), failed: Mutex::new(None) });
-    let mut sent = Ok(());
-    'all: for memtable in memtables {
-        let Some(records) = memtable.chain() else { continue };
-        let slots = match records.index().chain().slots() {
-            Ok(slots) => slots,
-            Err(e) => {
-                sent = Err(e);
-                break;
-            }
-        };
-        for slot in 0..slots {
-            let room = || shared.in_flight.load(Ordering::Acquire) < IN_FLIGHT;
-            sent = shared.done.wait_until(&**media, room);
-            if sent.is_err() || shared.failed.lock().is_some() {
-                break 'all;
-            }
-            shared.in_flight.fetch_add(1, Ordering::AcqRel);
-            let (shared, memtable) = (shared.clone(), memtable.clone());
-            let job = move || {
-                if let Err(e) = memtable.read_back(slot) {
-                    shared.failed.lock().get_or_insert(e);
-                }
-                drop(memtable);
-                shared.in_flight.fetch_sub(1, Ordering::AcqRel);
-                shared.done.notify_all();
-            };
-            media.spawn(Pool::Flush, "rebuild", Box::new(job));
+/// Builds the indexes of all memtables, zone by zone, on so many threads. Of several errors the first to be heard of is reported.
+fn rebuild<'a>(
+    media: &Arc<dyn Media>,
+    threads: usize,
+    memtables: impl Iterator<Item = &'a Arc<Memtable>>,
+) -> Result<()> {
+    let mut zones = Vec::new();
+    for memtable in memtables {
+        if let Some(records) = memtable.chain() {
+            zones.extend((0..records.index().chain().slots()?).map(|slot| (memtable.clone(), slot)));
         }
     }
-    // Whatever happened, no task may outlive this call.
-    shared.done.wait_until(&**media, || shared.in_flight.load(Ordering::Acquire) == 0)?;
-    sent?;
-    shared.failed.lock().take().map_or(Ok(()), Err)
+    let count = zones.len();
+    let read_back = move |n: usize| {
+        let (memtable, slot) = &zones[n];
+        memtable.read_back(*slot)
+    };
+    in_shares(&**media, (Pool::Flush, threads - 1), "rebuild", count, read_back).map(drop)
 }

@@ -24,7 +24,7 @@ mod target;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -66,6 +66,11 @@ const LEAST_INDEX_BYTES: usize = 1 << 20;
 const GROUP_BYTES: u64 = 1 << 20;
 
 static NEXT_DATABASE: AtomicU64 = AtomicU64::new(1);
+
+/// As many leaders as can run at a time, and twice that, for threads come to buckets by chance.
+fn buckets() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from) * 2
+}
 
 /// Opens (or creates) the database in `dir`.
 pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Result<Arc<Engine>> {
@@ -128,6 +133,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
                 budget: &memory,
                 clock: &clock,
                 lost_space: &lost_space,
+                threads: options.flush_threads(),
                 index_bytes: (options.cache_bytes / 8).max(LEAST_INDEX_BYTES),
                 index_in_memory: matches!(&options.medium, Some(Medium::Pmem(p)) if p.index_in_memory),
             };
@@ -276,10 +282,14 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         snapshots: Arc::default(),
         visible: AtomicU64::new(end - 1).into(),
         ring,
-        buckets: Buckets::new(16, Limits { bytes: GROUP_BYTES.min(options.max_batch_bytes()), count: 64 }),
+        buckets: Buckets::new(
+            buckets(),
+            Limits { bytes: GROUP_BYTES.min(options.max_batch_bytes()), count: 64 },
+        ),
         generation: AtomicU64::new(0),
         freezing: Mutex::new(()),
         next_boundary: AtomicU64::new(u64::MAX),
+        looked_at: AtomicUsize::new(0),
         tables: ArcSwap::from_pointee(tables),
         ddl: Mutex::new(()),
         memory,

@@ -102,7 +102,7 @@ impl RunWriter {
     /// Those of the medium; everything allocated is free again.
     pub(crate) fn finish(self) -> Result<WrittenRun> {
         let written = self.finish_unsynced()?;
-        written.space.sync_files(written.extents.iter().map(|m| m.file))?;
+        written.sync()?;
         Ok(written)
     }
 
@@ -182,6 +182,20 @@ pub(crate) struct WrittenRun {
 }
 
 impl WrittenRun {
+    /// Takes what was written for the range behind.
+    pub(crate) fn append(&mut self, mut behind: WrittenRun) {
+        self.extents.append(&mut behind.extents);
+        self.claimed += behind.claimed;
+    }
+
+    /// Makes all of it durable.
+    ///
+    /// # Errors
+    /// Those of [`Space::sync_files`].
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.space.sync_files(self.extents.iter().map(|m| m.file))
+    }
+
     pub(crate) fn claimed(&self) -> usize {
         self.claimed
     }

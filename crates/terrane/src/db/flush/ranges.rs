@@ -1,0 +1,116 @@
+//! The records of a memtable as the extents of a run, a range of keys at a time.
+//!
+//! The job that writes a memtable out takes ranges in turn, and so does whatever thread of the pool for such jobs is idle. Each range has a writer, and
+//! extents, of its own; what they wrote is one run, in order.
+
+use std::sync::Arc;
+
+use terrane_base::{Error, ErrorKind, Result};
+use terrane_compaction::{Retention, Verdict};
+use terrane_format::Kind;
+use terrane_format::block::BlockBuilder;
+use terrane_format::extent::ExtentForm;
+use terrane_format::tombstone::RangeTombstones;
+use terrane_format::value_ref::ValueRef;
+use terrane_media::{Pool, in_shares};
+use terrane_memindex::Cursor;
+
+use crate::compact::run::extent_form;
+use crate::db::engine::Engine;
+use crate::db::table::Table;
+use crate::levels::{Heir, Heirs, Ids, RunWriter, Space, WrittenRun};
+use crate::memtable::Memtable;
+
+/// A range has this many extents at least: the last one of each is not full.
+const LEAST_EXTENTS: usize = 4;
+/// Ranges for each thread: they are not of the same size, and threads begin late.
+const RANGES_PER_THREAD: usize = 2;
+
+/// What is to be written.
+struct Source {
+    memtable: Arc<Memtable>,
+    snapshots: Vec<u64>,
+    tombstones: RangeTombstones,
+    /// Where a range ends and the next begins.
+    cuts: Vec<Box<[u8]>>,
+    space: Arc<Space>,
+    ids: Arc<Ids>,
+    form: ExtentForm,
+}
+
+impl Engine {
+    /// Writes the records that matter; returns the extents, which are durable, and the large values that they refer to.
+    pub(super) fn write_run(
+        self: &Arc<Self>,
+        table: &Table,
+        memtable: &Arc<Memtable>,
+        snapshots: Vec<u64>,
+    ) -> Result<(WrittenRun, Vec<ValueRef>)> {
+        let threads = self.options.flush_threads();
+        let most = memtable.filled_bytes() / (LEAST_EXTENTS * self.options.tuning.extent_bytes);
+        let source = Source {
+            tombstones: memtable.tombstones.to_ranges(&snapshots)?,
+            cuts: memtable.cuts(most.clamp(1, threads * RANGES_PER_THREAD)),
+            memtable: memtable.clone(),
+            snapshots,
+            space: self.space.clone(),
+            ids: self.ids.clone(),
+            form: extent_form(&table.options(), 0, self.options.tuning.extent_bytes),
+        };
+        let (engine, id, ranges) = (self.clone(), table.id, source.cuts.len() + 1);
+        let write = move |n| source.write_range(n, engine.heirs(id, true, 0));
+        let written = in_shares(&*self.media, (Pool::Flush, threads - 1), "flush a range", ranges, write)?;
+        let in_order = written.into_iter().reduce(|(mut run, mut values), (behind, more)| {
+            run.append(behind);
+            values.extend(more);
+            (run, values)
+        });
+        let (run, values) = in_order
+            .ok_or_else(|| Error::new(ErrorKind::Closed, "a memtable was written out in no range"))?;
+        run.sync()?;
+        Ok((run, values))
+    }
+}
+
+impl Source {
+    fn write_range(&self, n: usize, heirs: Heirs) -> Result<(WrittenRun, Vec<ValueRef>)> {
+        let lo: &[u8] = n.checked_sub(1).map_or(&[], |before| &self.cuts[before]);
+        let hi = self.cuts.get(n).map(|key| &key[..]);
+        let index = self.memtable.index();
+        let tombstones = self.tombstones.clip(lo, hi);
+        let mut retention = Retention::new(&self.snapshots, &tombstones, false);
+        let mut writer =
+            RunWriter::new(self.space.clone(), self.ids.clone(), self.form, tombstones.clone(), heirs)?;
+        let mut block = BlockBuilder::new(self.form.block);
+        let mut values = Vec::new();
+        let mut cursor = Cursor::new();
+        cursor.seek(index, lo);
+        while cursor.valid() {
+            let key = cursor.key(index);
+            if hi.is_some_and(|hi| key >= hi) {
+                break;
+            }
+            retention.begin_key(key);
+            for r in cursor.versions(index) {
+                self.memtable.verify(&r)?;
+                let kind = Kind::from_u8(r.kind)?;
+                let Verdict::Keep(seq) = retention.judge(r.seq, kind) else { continue };
+                if !block.fits(r.key.len(), r.value.len(), seq) {
+                    writer.add_block(block.finish(), None, Heir::No)?;
+                }
+                block.add(r.key, seq, kind, r.value);
+                if kind == Kind::ValueRef {
+                    values.push(ValueRef::decode(r.value)?);
+                }
+            }
+            cursor.next(index);
+        }
+        if !block.is_empty() {
+            writer.add_block(block.finish(), None, Heir::No)?;
+        }
+        Ok((writer.finish_unsynced()?, values))
+    }
+}
+
+#[cfg(test)]
+mod tests;
