@@ -15,6 +15,9 @@ use crate::settings::{Peers, Settings};
 use crate::worker::{Answer, Hello, Job, Order};
 use crate::workload::{Plan, Start, Workload};
 
+/// Where files are in main memory on Linux.
+pub(crate) const MAIN_MEMORY: &str = "/dev/shm";
+
 pub(crate) fn run(a: &RunArgs) -> Result<(), Failure> {
     let rows = rows(a, &mut |row| {
         if a.json {
@@ -47,7 +50,7 @@ pub(crate) fn rows(
         a.engine.iter().flat_map(|k| k.entrants(&peers, a.terrane_block_kib.as_deref())).collect();
     let dir = scratch(a.dir.as_deref())?;
     let in_memory = entrants.iter().any(|e| e.kind.has_memory() || e.kind.is_in_memory());
-    let memory = in_memory.then(|| scratch(main_memory(a))).transpose()?;
+    let memory = in_memory.then(|| scratch(main_memory().or(a.dir.as_deref()))).transpose()?;
     // Each database has a directory of its own, and one in memory.
     let homes = |entrant: &Entrant, name: &str| {
         let apart = memory.as_ref().map(|m| m.path().join(name));
@@ -152,10 +155,14 @@ pub(crate) fn rows(
     Ok(rows)
 }
 
-/// Where files are in main memory, if the system says so.
-fn main_memory(a: &RunArgs) -> Option<&Path> {
-    let usual = Path::new("/dev/shm");
-    if usual.is_dir() { Some(usual) } else { a.dir.as_deref() }
+/// Where files are in main memory, if the system has such a place.
+pub(crate) fn main_memory() -> Option<&'static Path> {
+    Some(Path::new(MAIN_MEMORY)).filter(|dir| dir.is_dir())
+}
+
+/// A fresh directory for what stands for persistent memory: in `dir`, or in main memory where that is possible.
+pub(crate) fn memory_scratch(dir: Option<&Path>) -> Result<TempDir, Failure> {
+    scratch(dir.or(main_memory()))
 }
 
 /// A fresh directory within `parent` (made if it is not there), or within the system's; gone with what is returned.

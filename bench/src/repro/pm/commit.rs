@@ -38,12 +38,12 @@ pub(in crate::repro) fn measure(
     see: &mut dyn FnMut(Line) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let records = scaled(a, RECORDS);
-    let memory = Memory::create(a, records * record_len(KEY_BYTES, VALUE_BYTES) as u64)?;
     for (mode, what) in [
         (PmemMode::StandIn, "simulated: on ordinary memory, with a device's instructions"),
         (PmemMode::PageCache, "page cache: survives the process"),
     ] {
-        let space = memory.open(mode)?;
+        let memory = Memory::create(a, mode, records * record_len(KEY_BYTES, VALUE_BYTES) as u64)?;
+        let space = memory.open()?;
         let all = |points: &[(usize, u64)]| -> Result<Vec<Measured>, Failure> {
             let mut rounds = vec![Vec::new(); points.len()];
             for _ in 0..ROUNDS {

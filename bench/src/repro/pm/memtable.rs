@@ -104,8 +104,9 @@ pub(in crate::repro) fn measure(
     see: &mut dyn FnMut(Line) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let records = scaled(a, RECORDS);
-    let memory = Memory::create(a, records * record_len(KEY_BYTES, VALUE_BYTES) as u64)?;
-    let space = memory.open(PmemMode::StandIn)?;
+    let bytes = records * record_len(KEY_BYTES, VALUE_BYTES) as u64;
+    let memory = Memory::create(a, PmemMode::StandIn, bytes)?;
+    let space = memory.open()?;
     for threads in [1, 2] {
         let mut taken = [const { [const { Vec::new() }; CLAIMS.len()] }; KINDS.len()];
         for _ in 0..ROUNDS {

@@ -41,25 +41,30 @@ pub(super) const ROUNDS: usize = 3;
 pub(super) struct Memory {
     media: Arc<RealMedia>,
     path: PathBuf,
+    mode: PmemMode,
     _dir: TempDir,
 }
 
 impl Memory {
-    /// One with room for a memtable of so many bytes of records, for its index, and for a zone that each thread sets aside.
-    pub(super) fn create(a: &ReproArgs, record_bytes: u64) -> Result<Memory, Failure> {
-        let dir = run::scratch(a.dir.as_deref())?;
+    /// One with room for a memtable of so many bytes of records, for its index, and for a zone that each thread sets aside. What stands for
+    /// a device is in main memory; what is in the page cache belongs on a disk.
+    pub(super) fn create(a: &ReproArgs, mode: PmemMode, record_bytes: u64) -> Result<Memory, Failure> {
+        let dir = match mode {
+            PmemMode::PageCache => run::scratch(a.dir.as_deref())?,
+            _ => run::memory_scratch(a.dir.as_deref())?,
+        };
         let path = dir.path().join("pm");
         let media = RealMedia::new(RealOptions::default())?;
         let zones = (record_bytes * 3).div_ceil(ZONE_BYTES) + 64;
         let bytes = (zones * (ZONE_BYTES + 8) + (1 << 20)).next_multiple_of(4096);
         let plan = Plan { bytes, subtables: 16, memtables: 64, zone_bytes: ZONE_BYTES };
         Halloc::create(&*media, &path, &plan, UUID, 0)?;
-        Ok(Memory { media, path, _dir: dir })
+        Ok(Memory { media, path, mode, _dir: dir })
     }
 
     /// Maps it.
-    pub(super) fn open(&self, mode: PmemMode) -> Result<Arc<Space>, Failure> {
-        Ok(Space::open(&*self.media, &self.path, mode, UUID, 0)?)
+    pub(super) fn open(&self) -> Result<Arc<Space>, Failure> {
+        Ok(Space::open(&*self.media, &self.path, self.mode, UUID, 0)?)
     }
 }
 
