@@ -1,13 +1,14 @@
 //! What allocating persistent memory takes: on ordinary memory with every instruction that a device would need, and with what a device
-//! costs beside (both are simulated); and what opening a memory of a million objects takes.
+//! costs beside (both are simulated); and what opening a memory of a million objects takes, all free or as a process leaves them that dies.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use terrane::media::real::{RealMedia, RealOptions};
-use terrane::media::{CostlyPmem, Media, Pmem, PmemCost, PmemMode};
-use terrane_format::pm::PoolKind;
-use terrane_halloc::{Halloc, Plan};
+use terrane::media::{CostlyPmem, Media, PmemCost, PmemMode, create_pmem};
+use terrane_format::pm::{POOLS_AT, PmHeader, PoolKind, PoolShape};
+use terrane_halloc::{Halloc, Lent, Plan};
 
 use crate::args::ReproArgs;
 use crate::report::median;
@@ -18,6 +19,9 @@ use crate::{Failure, run};
 
 const FIGURE: &str = "pm-halloc";
 const UUID: [u8; 16] = *b"terrane-bench-pm";
+/// Objects of 128 bytes, in a memory of their own, for the engine has no such pool.
+const TINY: u64 = 1_000_000;
+const TINY_BYTES: u64 = 128;
 /// Objects of 256 bytes, of 2 KiB, and zones of 16 KiB: a GiB in all.
 const SMALL: u64 = 1_000_000;
 const MIDDLE: u64 = 150_000;
@@ -26,6 +30,7 @@ const ZONE_BYTES: u64 = 16 << 10;
 /// How many are released with one fence.
 const RELEASED_AT_ONCE: usize = 64;
 const ROUNDS: usize = 3;
+const KINDS: [PoolKind; 3] = [PoolKind::Subtables, PoolKind::Memtables, PoolKind::Zones];
 /// Below this an allocation is to take, in nanoseconds.
 const MOST: f64 = 1000.0;
 
@@ -42,26 +47,36 @@ pub(super) fn measure(
         return Ok(());
     }
     let scaled = |n: u64| ((n as f64 * a.scale) as u64).max(1000);
-    let (subtables, memtables, zones) = (scaled(SMALL), scaled(MIDDLE), scaled(ZONES));
+    let (tiny, subtables, memtables, zones) = (scaled(TINY), scaled(SMALL), scaled(MIDDLE), scaled(ZONES));
     let bytes = subtables * (256 + 8) + memtables * (2048 + 8) + zones * (ZONE_BYTES + 8) + (64 << 10);
     let plan = Plan { bytes, subtables, memtables, zone_bytes: ZONE_BYTES };
-    let dir = run::scratch(a.dir.as_deref())?;
-    let path = dir.path().join("pm");
+    let dir = run::memory_scratch(a.dir.as_deref())?;
+    let (tiny_path, path) = (dir.path().join("tiny"), dir.path().join("pm"));
     let media = RealMedia::new(RealOptions::default())?;
+    create_tiny(&*media, &tiny_path, tiny)?;
     Halloc::create(&*media, &path, &plan, UUID, 0)?;
-    let map = || media.map_pmem(&path, PmemMode::StandIn);
-    let (mut opened, mut plain, mut costly) = (Vec::new(), Vec::new(), Vec::new());
+    let round = |cost: Option<PmemCost>| -> Result<Taken, Failure> {
+        let mut taken = Vec::new();
+        for (path, kinds) in [(&tiny_path, &KINDS[..1]), (&path, &KINDS)] {
+            let mut pmem = media.map_pmem(path, PmemMode::StandIn)?;
+            if let Some(cost) = cost {
+                pmem = Arc::new(CostlyPmem::new(pmem, cost));
+            }
+            let halloc = Halloc::open_on(&*media, pmem, UUID, 0)?;
+            taken.extend(allocate(&halloc, kinds)?);
+            halloc.close(&*media)?;
+        }
+        Ok(taken)
+    };
+    let (mut opened, mut left) = (Vec::new(), Vec::new());
+    let (mut plain, mut costly) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let pmem = map()?;
-        let began = Instant::now();
-        let halloc = Halloc::open_on(&*media, pmem, UUID, 0)?;
-        opened.push(began.elapsed().as_secs_f64() * 1e3);
-        plain.push(allocate(&halloc)?);
+        let (halloc, millis) = open(&media, &path)?;
+        opened.push(millis);
         halloc.close(&*media)?;
-        let pmem: Arc<dyn Pmem> = Arc::new(CostlyPmem::new(map()?, PmemCost::OPTANE));
-        let halloc = Halloc::open_on(&*media, pmem, UUID, 0)?;
-        costly.push(allocate(&halloc)?);
-        halloc.close(&*media)?;
+        left.push(reopen(&media, &path)?);
+        plain.push(round(None)?);
+        costly.push(round(Some(PmemCost::OPTANE))?);
     }
     let device = "simulated: on ordinary memory, with a device's instructions";
     let optane = "simulated: as before, and one Optane module's time for blocks of 256 bytes";
@@ -73,23 +88,104 @@ pub(super) fn measure(
         }
     }
     let objects = subtables + memtables + zones;
-    let note = format!("{objects} objects, all free; with two flushes of the file");
+    let note = format!("simulated; {objects} objects, all free; with two flushes of the file");
     see(line("opening a memory".to_owned(), None, median(opened), "ms", note))?;
+    let Left { taken, leaked, .. } = left[0];
+    let free = objects - taken - leaked;
+    let note = format!(
+        "simulated; {taken} objects taken, {leaked} leaked, {free} free; with two flushes of the file"
+    );
+    let millis = median(left.iter().map(|l| l.millis).collect());
+    see(line("opening a memory that was not closed".to_owned(), None, millis, "ms", note))?;
     #[cfg(feature = "pmdk")]
-    beside_others(dir.path(), [subtables, memtables, zones], &plain, see)?;
+    beside_others(dir.path(), [tiny, subtables, memtables, zones], &plain, see)?;
     Ok(())
+}
+
+/// Makes a memory for objects of [`TINY_BYTES`]. It is no [`Plan`] of the engine, but the allocator takes objects of any size that a
+/// memory's header has.
+fn create_tiny(media: &dyn Media, path: &Path, objects: u64) -> Result<(), Failure> {
+    const PAGE: u64 = 4096;
+    let mut at = POOLS_AT;
+    let pools = [(TINY_BYTES, objects), (2048, 1), (ZONE_BYTES, 1)];
+    let pools = KINDS.into_iter().zip(pools).map(|(kind, (object_bytes, objects))| {
+        let (words_at, objects_at) = (at, at + (objects * 8).next_multiple_of(PAGE));
+        at = objects_at + (objects * object_bytes).next_multiple_of(PAGE);
+        PoolShape { kind, object_bytes, objects, words_at, objects_at }
+    });
+    let pools = pools.collect();
+    let header = PmHeader { uuid: UUID, device: 0, file_bytes: at, pools };
+    Ok(create_pmem(media, path, at as usize, &header.encode())?)
+}
+
+/// Opens a memory that is mapped; how many milliseconds that takes.
+fn open(media: &Arc<RealMedia>, path: &Path) -> Result<(Arc<Halloc>, f64), Failure> {
+    let pmem = media.map_pmem(path, PmemMode::StandIn)?;
+    let began = Instant::now();
+    let halloc = Halloc::open_on(&**media, pmem, UUID, 0)?;
+    Ok((Arc::new(halloc), began.elapsed().as_secs_f64() * 1e3))
+}
+
+/// How a memory was left, and how many milliseconds opening it took.
+struct Left {
+    taken: u64,
+    leaked: u64,
+    millis: f64,
+}
+
+/// Leaves a memory as a process does that dies, with objects that were committed, that were taken and not committed, and that are free, in
+/// no order; and opens it.
+fn reopen(media: &Arc<RealMedia>, path: &Path) -> Result<Left, Failure> {
+    let (halloc, _) = open(media, path)?;
+    let (mut taken, mut leaked) = (0, 0);
+    for pool in KINDS.map(|kind| halloc.pool(kind)) {
+        let mut released = Vec::new();
+        for tag in 0..pool.objects() * 9 / 10 {
+            match tag % 9 {
+                0 => released.push(pool.get()?.commit(tag)?),
+                1 | 2 => {
+                    Lent::take(&halloc, pool.kind())?.leave();
+                    leaked += 1;
+                }
+                _ => {
+                    pool.get()?.commit(tag)?;
+                    taken += 1;
+                }
+            }
+        }
+        released.chunks(RELEASED_AT_ONCE).try_for_each(|some| pool.release(some))?;
+    }
+    drop(halloc);
+    let (halloc, millis) = open(media, path)?;
+    let mut found = 0;
+    for pool in KINDS.map(|kind| halloc.pool(kind)) {
+        let committed: Vec<u32> =
+            pool.committed().map(|c| c.map(|(number, _)| number)).collect::<Result<_, _>>()?;
+        if pool.taken() != committed.len() as u64 {
+            return Err("an object is lost that nobody has".into());
+        }
+        found += pool.taken();
+        committed.chunks(RELEASED_AT_ONCE).try_for_each(|some| pool.release(some))?;
+    }
+    if found != taken {
+        return Err(format!("{found} of {taken} objects were found").into());
+    }
+    halloc.close(&**media)?;
+    Ok(Left { taken, leaked, millis })
 }
 
 /// The same with other allocators.
 #[cfg(feature = "pmdk")]
 fn beside_others(
-    dir: &std::path::Path,
-    objects: [u64; 3],
+    dir: &Path,
+    objects: [u64; 4],
     ours: &[Taken],
     see: &mut dyn FnMut(Line) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let ours = |at: usize| median(ours.iter().map(|r| r[at].1).collect());
-    for (at, (bytes, objects)) in [256, 2048, ZONE_BYTES as usize].into_iter().zip(objects).enumerate() {
+    for (at, (bytes, objects)) in
+        [TINY_BYTES as usize, 256, 2048, ZONE_BYTES as usize].into_iter().zip(objects).enumerate()
+    {
         let count = objects as usize * 9 / 10;
         let (mut pmdk, mut jemalloc) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -125,11 +221,10 @@ fn line(row: String, claimed: Option<f64>, measured: f64, unit: &str, note: Stri
     Line { figure: FIGURE, row, claimed, measured, unit: unit.to_owned(), note, holds }
 }
 
-/// Takes, commits and releases most objects of each pool.
-fn allocate(halloc: &Halloc) -> Result<Taken, Failure> {
+/// Takes, commits and releases most objects of some pools.
+fn allocate(halloc: &Halloc, kinds: &[PoolKind]) -> Result<Taken, Failure> {
     let mut taken = Vec::new();
-    for kind in [PoolKind::Subtables, PoolKind::Memtables, PoolKind::Zones] {
-        let pool = halloc.pool(kind);
+    for pool in kinds.iter().map(|kind| halloc.pool(*kind)) {
         let count = pool.objects() * 9 / 10;
         let size = pool.object_bytes();
         let mut numbers = Vec::with_capacity(count as usize);
@@ -144,4 +239,37 @@ fn allocate(halloc: &Halloc) -> Result<Taken, Failure> {
         taken.push((format!("release one of {RELEASED_AT_ONCE}, {size} bytes"), each(began)));
     }
     Ok(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_that_was_left_has_what_was_taken_and_nothing_that_leaked() {
+        let dir = run::memory_scratch(None).unwrap();
+        let path = dir.path().join("pm");
+        let media = RealMedia::new(RealOptions::default()).unwrap();
+        let plan = Plan { bytes: 1 << 20, subtables: 1000, memtables: 100, zone_bytes: 4096 };
+        Halloc::create(&*media, &path, &plan, UUID, 0).unwrap();
+        // (It counts what is there, and fails otherwise.)
+        for _ in 0..2 {
+            let left = reopen(&media, &path).unwrap();
+            assert!(left.taken > 700 && left.leaked > 200, "{} {}", left.taken, left.leaked);
+        }
+    }
+
+    #[test]
+    fn objects_of_128_bytes_lie_side_by_side() {
+        let dir = run::memory_scratch(None).unwrap();
+        let path = dir.path().join("tiny");
+        let media = RealMedia::new(RealOptions::default()).unwrap();
+        create_tiny(&*media, &path, 1000).unwrap();
+        let (halloc, _) = open(&media, &path).unwrap();
+        let pool = halloc.pool(PoolKind::Subtables);
+        assert_eq!((pool.objects(), pool.object_bytes()), (1000, 128));
+        assert_eq!(pool.place(999).unwrap() - pool.place(0).unwrap(), 999 * 128);
+        let taken = allocate(&halloc, &KINDS[..1]).unwrap();
+        assert_eq!(taken[0].0, "take and commit 128 bytes");
+    }
 }
