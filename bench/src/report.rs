@@ -18,6 +18,9 @@ pub(crate) struct Row {
     pub(crate) engine: String,
     #[serde(skip)]
     pub(crate) entrant: Entrant,
+    /// What stands for its persistent memory, if it has some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pmem: Option<&'static str>,
     pub(crate) workload: Workload,
     pub(crate) round: u64,
     pub(crate) threads: u64,
@@ -26,6 +29,7 @@ pub(crate) struct Row {
     pub(crate) retries: u64,
     pub(crate) seconds: f64,
     pub(crate) ops_per_s: f64,
+    pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
@@ -69,6 +73,7 @@ impl Row {
         Row {
             engine: entrant.kind.name().to_owned(),
             entrant: entrant.clone(),
+            pmem: entrant.kind.memory_in_words(),
             workload: plan.workload,
             round: plan.round,
             threads: plan.threads,
@@ -76,6 +81,7 @@ impl Row {
             retries: m.retries,
             seconds: m.seconds,
             ops_per_s: m.ops_per_s,
+            mean_us: m.mean_us,
             p50_us: m.p50_us,
             p99_us: m.p99_us,
             p999_us: m.p999_us,
@@ -107,8 +113,9 @@ impl Row {
     /// The row in one line, for someone who watches.
     pub(crate) fn line(&self) -> String {
         let retries = if self.retries > 0 { format!("  {} retries", self.retries) } else { String::new() };
+        let pmem = self.pmem.map_or_else(String::new, |what| format!("  pmem: {what}"));
         format!(
-            "round {} {:<16} x{:<2} {:<12} {:>10.0} op/s  p50 {:.1} us  p99 {:.1} us  cpu {:.1} s{retries}",
+            "round {} {:<16} x{:<2} {:<12} {:>10.0} op/s  p50 {:.1} us  p99 {:.1} us  cpu {:.1} s{retries}{pmem}",
             self.round + 1,
             self.workload.to_string(),
             self.threads,
@@ -172,17 +179,88 @@ pub(crate) fn table(rows: &[Row], a: &RunArgs) -> String {
             let _ = write!(out, "{:>15.2}x", median(ratios));
         }
     }
+    for e in entrants {
+        if let Some(what) = rows.iter().find(|r| r.entrant == *e).and_then(|r| r.pmem) {
+            let _ = write!(out, "\n{e}: persistent memory: {what}");
+        }
+    }
     out
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::engine::Kind;
+    use crate::machine::Counters;
+    use crate::measure::Measured;
+    use crate::watch::Peaks;
+
+    /// A row of so many operations in a second, of two threads.
+    pub(crate) fn row(
+        kind: Kind,
+        workload: Workload,
+        ops: u64,
+        mean_us: f64,
+        [read, written]: [u64; 2],
+    ) -> Row {
+        let args = RunArgs::from_line(&format!("--workload {workload}")).unwrap();
+        let entrant = Entrant { kind, block_kib: None };
+        let measured = Measured {
+            ops,
+            retries: 0,
+            seconds: 1.0,
+            ops_per_s: ops as f64,
+            mean_us,
+            p50_us: 1.0,
+            p99_us: 1.0,
+            p999_us: 1.0,
+            max_us: 1.0,
+            min_second_ops: None,
+            p5_second_ops: None,
+            median_second_ops: None,
+            last_fifth: None,
+            series: Vec::new(),
+        };
+        let answer = Answer {
+            measured,
+            peaks: Peaks { l0_runs: None, data_bytes: 0 },
+            worked: Counters::default(),
+            cost: Counters { read, written, ..Counters::default() },
+            settled_after: 0.0,
+            rss_bytes: 0,
+            peak_rss_bytes: 0,
+            bytes_on_disk: 0,
+            log_bytes: 0,
+            says: Value::Null,
+        };
+        let plan = Plan { workload, threads: 2, ops: None, seconds: None, round: 0 };
+        Row::new(&entrant, &plan, &Settings::new(&args), answer)
+    }
 
     #[test]
     fn medians() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(vec![]).is_nan());
+    }
+
+    #[test]
+    fn what_stands_for_persistent_memory_is_said_in_every_form_of_a_row() {
+        let args = RunArgs::from_line("--workload ycsb-a --threads 2").unwrap();
+        let of = |kind| {
+            let row = row(kind, Workload::YcsbA, 10, 1.0, [0, 0]);
+            [serde_json::to_string(&row).unwrap(), row.line(), table(&[row], &args)]
+        };
+        let simulated =
+            [Kind::TerranePm, Kind::TerranePmLog, Kind::TerranePmMemory, Kind::TerraneSkiplistMemory];
+        for said in simulated.into_iter().flat_map(of) {
+            assert!(said.contains("simulated"), "{said}");
+        }
+        for said in of(Kind::TerranePageCache) {
+            assert!(said.contains("page cache") && !said.contains("simulated"), "{said}");
+        }
+        for said in of(Kind::Terrane) {
+            assert!(!said.contains("pmem") && !said.contains("memory:"), "{said}");
+        }
     }
 }

@@ -167,6 +167,14 @@ impl Kind {
         matches!(self, TerranePm | TerranePmBare | TerranePmIndex | TerranePmLog | TerranePmMemory)
     }
 
+    /// What stands for its persistent memory, where it has some: to be said wherever figures of it are.
+    pub(crate) fn memory_in_words(self) -> Option<&'static str> {
+        match self {
+            Kind::TerranePageCache => Some("page cache"),
+            kind => (kind.has_memory() || kind.is_in_memory()).then_some("simulated"),
+        }
+    }
+
     /// Whether its memtables are skiplists.
     pub(crate) fn has_skiplists(self) -> bool {
         use Kind::{TerraneSkiplist, TerraneSkiplistMemory, TerraneSkiplistSmall};

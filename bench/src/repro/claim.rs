@@ -1,10 +1,13 @@
 //! What is claimed of a workload's rows, and what they say.
 
+use std::path::Path;
+
 use crate::Failure;
 use crate::args::RunArgs;
 use crate::engine::Entrant;
 use crate::report::{Row, median};
 use crate::repro::{Line, threads};
+use crate::run;
 use crate::workload::Workload;
 
 /// The engine whose claim it is, and the one that it is compared with.
@@ -44,6 +47,10 @@ pub(super) enum Of {
     Rest,
     /// Bytes written to the device per byte that the workload wrote, against the peer's.
     WrittenAgainst,
+    /// Bytes read from the device and written to it per operation, against the peer's.
+    MovedAgainst,
+    /// Mean of the operations' latencies, against the peer's.
+    MeanAgainst,
     /// Seconds that opening took.
     Open,
     /// Reads per second that the device completed.
@@ -80,6 +87,8 @@ impl Of {
             Of::Space | Of::SpaceAgainst => Some(row.space_amp),
             Of::Rest => Some(row.settled_after_s),
             Of::WrittenAgainst => row.write_amp,
+            Of::MovedAgainst => Some((row.device_read + row.device_written) as f64 / row.ops as f64),
+            Of::MeanAgainst => Some(row.mean_us),
             Of::Open => Some(row.seconds),
             Of::DeviceReads => Some(row.device_reads_per_s),
             Of::Retries => Some(row.retries as f64 / row.ops as f64),
@@ -94,8 +103,19 @@ impl Of {
     }
 
     fn is_ratio(self) -> bool {
-        use Of::{AgainstSingle, FarTailAgainst, SpaceAgainst, Speed, TailAgainst, WrittenAgainst};
-        matches!(self, Speed | AgainstSingle | TailAgainst | FarTailAgainst | SpaceAgainst | WrittenAgainst)
+        use Of::{AgainstSingle, FarTailAgainst, MeanAgainst, MovedAgainst};
+        use Of::{SpaceAgainst, Speed, TailAgainst, WrittenAgainst};
+        matches!(
+            self,
+            Speed
+                | AgainstSingle
+                | TailAgainst
+                | FarTailAgainst
+                | MeanAgainst
+                | SpaceAgainst
+                | WrittenAgainst
+                | MovedAgainst
+        )
     }
 
     fn more_is_better(self) -> bool {
@@ -131,6 +151,8 @@ impl Of {
             Of::SpaceAgainst => ("disk space at rest", "x RocksDB's"),
             Of::Rest => ("rest after", "s"),
             Of::WrittenAgainst => ("bytes written", "x RocksDB's"),
+            Of::MovedAgainst => ("bytes read and written", "x RocksDB's"),
+            Of::MeanAgainst => ("mean latency", "x RocksDB's"),
             Of::Open => ("open", "s"),
             Of::DeviceReads => ("device reads", "per s"),
             Of::Retries => ("retries", "per operation"),
@@ -153,6 +175,8 @@ pub(super) struct Claim {
     pub(super) of: Of,
     /// The least, or where less is better the most, that holds; nothing where it is only stated.
     pub(super) bound: Option<f64>,
+    /// What else is to be said beside it.
+    pub(super) remark: &'static str,
 }
 
 impl Claim {
@@ -193,6 +217,8 @@ impl Claim {
         } else {
             String::new()
         };
+        let in_memory = args.dir.as_deref() == Some(Path::new(run::MAIN_MEMORY));
+        let place = if in_memory { format!(", in {}", run::MAIN_MEMORY) } else { String::new() };
         let whose = if self.whose == OURS { String::new() } else { format!("{} ", self.whose) };
         if values.is_empty() {
             return Err(
@@ -204,7 +230,7 @@ impl Claim {
         Ok(Line {
             figure,
             row: format!(
-                "{whose}{} {}{}{size}{keys}: {what}",
+                "{whose}{} {}{}{size}{keys}{place}: {what}",
                 self.workload,
                 threads(self.threads),
                 if args.sync { ", synced" } else { "" }
@@ -223,7 +249,7 @@ impl Claim {
         rows.iter().filter(move |r| (r.workload, r.threads) == about)
     }
 
-    /// Each engine's own median.
+    /// Each engine's own median, with what stands for its persistent memory.
     fn absolute(&self, rows: &[Row]) -> String {
         let mut engines = Vec::new();
         for row in rows {
@@ -232,15 +258,60 @@ impl Claim {
             }
         }
         let one = |entrant: &Entrant| {
-            let rows = self.rows(rows).filter(|r| r.entrant == *entrant);
-            let values: Vec<f64> = rows.filter_map(|r| self.of.value(r)).collect();
+            let rows: Vec<&Row> = self.rows(rows).filter(|r| r.entrant == *entrant).collect();
+            let values: Vec<f64> = rows.iter().filter_map(|r| self.of.value(r)).collect();
+            let memory = rows.iter().find_map(|r| r.pmem);
+            let memory = memory.map_or_else(String::new, |what| format!(" ({what})"));
             (!values.is_empty()).then(|| {
                 let m = median(values);
-                if m >= 1000.0 { format!("{entrant} {m:.0}") } else { format!("{entrant} {m:.3}") }
+                format!("{entrant}{memory} {m:.*}", if m >= 1000.0 { 0 } else { 3 })
             })
         };
         let stolen: f64 = self.rows(rows).map(|r| r.stolen_seconds).sum();
         let all: Vec<String> = engines.into_iter().filter_map(one).collect();
-        format!("{}; {stolen:.1} s of processor time stolen", all.join(", "))
+        let mut note = format!("{}; {stolen:.1} s of processor time stolen", all.join(", "));
+        if !self.remark.is_empty() {
+            note += "; ";
+            note += self.remark;
+        }
+        note
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Kind;
+    use crate::report::tests::row;
+
+    fn line(of: Of, remark: &'static str) -> Line {
+        let workload = Workload::YcsbA;
+        let rows = [
+            row(Kind::TerranePm, workload, 100, 10.0, [1000, 2000]),
+            row(Kind::TerraneSkiplistSmall, workload, 50, 40.0, [3000, 4500]),
+            row(Kind::TerranePageCache, workload, 50, 40.0, [0, 0]),
+        ];
+        let args = RunArgs::from_line("--workload ycsb-a --threads 2 --rounds 1").unwrap();
+        let (whose, against) = (rows[0].entrant.kind.name(), rows[1].entrant.kind.name());
+        let claim = Claim { whose, against, workload, threads: 2, of, bound: Some(0.21), remark };
+        claim.line("pm-ycsb", &args, &rows).unwrap()
+    }
+
+    #[test]
+    fn less_latency_and_fewer_bytes_are_better() {
+        assert_eq!((line(Of::MeanAgainst, "").measured, line(Of::MeanAgainst, "").holds), (0.25, false));
+        // Of an operation 30 bytes against 150.
+        assert_eq!((line(Of::MovedAgainst, "").measured, line(Of::MovedAgainst, "").holds), (0.2, true));
+    }
+
+    #[test]
+    fn a_line_says_what_stands_for_persistent_memory_and_what_else_is_known() {
+        let line = line(Of::Speed, "the reference lost");
+        assert!(
+            line.note.contains("terrane-pm (simulated) 100.000, terrane-skiplist-small 50.000"),
+            "{line:?}"
+        );
+        assert!(line.note.contains("terrane-page-cache (page cache) 50.000"), "{line:?}");
+        assert!(line.note.ends_with("; the reference lost"), "{line:?}");
     }
 }

@@ -74,7 +74,7 @@ fn rows(
 }
 
 fn speed(whose: &'static str, against: &'static str, workload: W, bound: Option<f64>) -> Claim {
-    Claim { whose, against, workload, threads: 1, of: Of::Speed, bound }
+    Claim { whose, against, workload, threads: 1, of: Of::Speed, bound, remark: "" }
 }
 
 /// With one thread and with two.
