@@ -449,7 +449,7 @@ fn pm_index() -> Vec<Part> {
     vec![
         Part::Rows {
             command: "--workload readrandom,seekrandom --threads 2 --rocksdb-block-kib 16 --records 2000000 --memtable-mib 1024 \
-                      --engine terrane-pm,terrane-piled,terrane-piled-bare,terrane,rocksdb-piled --ops 1000000000 --seconds 5"
+                      --engine terrane-pm,terrane-piled,terrane-piled-bare,terrane,rocksdb-piled,rocksdb --ops 1000000000 --seconds 5"
                 .to_owned(),
             claims: [
                 reads(PM, "terrane-piled", [Some(113.0), Some(21.0)]),
@@ -457,6 +457,7 @@ fn pm_index() -> Vec<Part> {
                 reads(PM, "terrane-piled-bare", [Some(113.0), None]),
                 reads(PM, "rocksdb-piled", [None, None]),
                 reads(PM, OURS, [None, None]),
+                reads(PM, THEIRS, [None, None]),
             ]
             .concat(),
         },
