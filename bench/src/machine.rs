@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
+/// What `statfs` calls a file system in main memory.
+const TMPFS: u64 = 0x0102_1994;
+
 /// Counters at one moment; differences are what a workload cost.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Counters {
@@ -113,6 +116,31 @@ pub(crate) fn resident() -> Result<(u64, u64), Failure> {
     Ok((kib("VmRSS:") << 10, kib("VmHWM:") << 10))
 }
 
+/// How the system names the kind of file system that holds `dir`; a number where it is none of the usual ones.
+pub(crate) fn file_system(dir: &Path) -> Result<String, Failure> {
+    let kind = rustix::fs::statfs(dir)?.f_type as u64;
+    Ok(match kind {
+        TMPFS => "tmpfs".to_owned(),
+        0xEF53 => "ext4".to_owned(),
+        0x5846_5342 => "xfs".to_owned(),
+        0x9123_683E => "btrfs".to_owned(),
+        0x794C_7630 => "overlayfs".to_owned(),
+        other => format!("a file system of type {other:#x}"),
+    })
+}
+
+/// Bytes that files in `dir` may still take of main memory; `None` where they are not there.
+pub(crate) fn room_in_memory(dir: &Path) -> Result<Option<u64>, Failure> {
+    let system = rustix::fs::statfs(dir)?;
+    if system.f_type as u64 != TMPFS {
+        return Ok(None);
+    }
+    let memory = std::fs::read_to_string("/proc/meminfo")?;
+    let available = memory.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib: u64 = available.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    Ok(Some((system.f_bavail * system.f_bsize as u64).min(kib << 10)))
+}
+
 /// Bytes that files under `dir` take on the device; `log` of them in files that `is_log` knows.
 pub(crate) fn disk_bytes(dir: &Path, is_log: &dyn Fn(&str) -> bool) -> Result<(u64, u64), Failure> {
     use std::os::unix::fs::MetadataExt;
@@ -135,4 +163,15 @@ pub(crate) fn disk_bytes(dir: &Path, is_log: &dyn Fn(&str) -> bool) -> Result<(u
         }
     }
     Ok((all, log))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_in_main_memory_has_no_room_there() {
+        assert_eq!(room_in_memory(Path::new("/proc")).unwrap(), None);
+        assert!(file_system(Path::new("/proc")).unwrap().contains("0x9fa0"));
+    }
 }

@@ -9,12 +9,14 @@ mod in_memory;
 mod parts;
 mod pm;
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use crate::Failure;
 use crate::args::{ReproArgs, RunArgs};
 use crate::report::Row;
-use crate::{report, run};
+use crate::{machine, report, run};
 use claim::Claim;
 
 /// A part of a figure.
@@ -25,6 +27,8 @@ enum Part {
         command: String,
         claims: Vec<Claim>,
     },
+    /// The same with all files in main memory, where there is room for them.
+    InMemory { command: String, claims: Vec<Claim> },
     /// Counts of what workers do, by tools that look into them.
     Counters,
     /// What a get costs beside what a load from memory costs.
@@ -77,6 +81,7 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
         for part in (figure.parts)() {
             match part {
                 Part::Rows { command, claims } => measure(a, figure.name, &command, &claims)?,
+                Part::InMemory { command, claims } => in_main_memory(a, figure.name, &command, &claims)?,
                 Part::Floor => floor::measure(a, &mut |line| line.say(a))?,
                 Part::Halloc => halloc::measure(a, &mut |line| line.say(a))?,
                 Part::PmMemtable => pm::memtable::measure(a, &mut |line| line.say(a))?,
@@ -109,12 +114,48 @@ fn measure(a: &ReproArgs, figure: &'static str, command: &str, claims: &[Claim])
     claims.iter().try_for_each(|claim| claim.line(figure, &args, &rows)?.say(a))
 }
 
-/// Runs workloads at the scale that is wanted.
-fn rows_of(a: &ReproArgs, figure: &str, command: &str) -> Result<(RunArgs, Vec<Row>), Failure> {
-    report::note(&format!("{figure}: terrane-bench run {command}"));
+/// As [`measure`], with all files in main memory; where there is no room for that, says so.
+fn in_main_memory(
+    a: &ReproArgs,
+    figure: &'static str,
+    command: &str,
+    claims: &[Claim],
+) -> Result<(), Failure> {
     let mut args = RunArgs::from_line(command)?;
     args.scale(a.scale);
-    args.dir.clone_from(&a.dir);
+    let dir = run::MAIN_MEMORY;
+    match no_room(run::main_memory(), &args)? {
+        Some(why) => report::note(&format!("{figure}: skipped in {dir}: {why}")),
+        None => measure(a, figure, &format!("{command} --dir {dir}"), claims)?,
+    }
+    Ok(())
+}
+
+/// Why a run cannot have its files in main memory, if so.
+fn no_room(dir: Option<&Path>, args: &RunArgs) -> Result<Option<String>, Failure> {
+    // Data, logs, and what is merged again: of all engines at the same time, and of one that is filled anew.
+    const TIMES: u64 = 4;
+    const MORE: u64 = 1 << 30;
+    let Some(dir) = dir else { return Ok(Some("there is no such directory".to_owned())) };
+    let Some(room) = machine::room_in_memory(dir)? else {
+        return Ok(Some("that is not in main memory".to_owned()));
+    };
+    let data = args.records * (args.key_bytes + args.value_bytes);
+    let wanted = data * TIMES * args.engine.len() as u64 + MORE;
+    Ok((wanted > room).then(|| format!("it has room for {} MiB, of {}", room >> 20, wanted >> 20)))
+}
+
+/// Runs workloads at the scale that is wanted.
+fn rows_of(a: &ReproArgs, figure: &str, command: &str) -> Result<(RunArgs, Vec<Row>), Failure> {
+    let mut args = RunArgs::from_line(command)?;
+    args.scale(a.scale);
+    if args.dir.is_none() {
+        args.dir.clone_from(&a.dir);
+    }
+    let place = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    std::fs::create_dir_all(&place)?;
+    let system = machine::file_system(&place)?;
+    report::note(&format!("{figure}: terrane-bench run {command} (on {system})"));
     let rows = run::rows(&args, &mut |row| {
         report::note(&if a.rows { serde_json::to_string(row)? } else { row.line() });
         Ok(())
@@ -155,5 +196,24 @@ impl Line {
             "{:<12} {:<36} {:>9.2} {:<14} {claimed:<28} {}",
             self.figure, self.row, self.measured, self.unit, self.note
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_in_main_memory_where_that_is_and_has_room() {
+        let of = |records: u64| {
+            RunArgs::from_line(&format!("--workload fillrandom --records {records} --value-bytes 8")).unwrap()
+        };
+        let why = |dir: Option<&str>, records| no_room(dir.map(Path::new), &of(records)).unwrap();
+        assert!(why(None, 1).unwrap().contains("no such directory"));
+        assert!(why(Some("/proc"), 1).unwrap().contains("not in main memory"));
+        if let Some(dir) = run::main_memory().and_then(Path::to_str) {
+            let refused = why(Some(dir), 1 << 50).unwrap();
+            assert!(refused.contains("room for") || refused.contains("not in main memory"), "{refused}");
+        }
     }
 }
