@@ -28,6 +28,8 @@ pub struct ChainIndex {
     // Dropped before the zones that it refers to.
     index: MemIndex,
     chain: Chain,
+    /// Whether the memory is to be told of what is read there.
+    costly: bool,
 }
 
 impl std::fmt::Debug for ChainIndex {
@@ -42,7 +44,8 @@ impl std::fmt::Debug for ChainIndex {
 impl ChainIndex {
     /// The memtable of a chain; `index` is empty. One whose chain has items has them once all of its zones were [rebuilt](Self::rebuild).
     pub fn new(chain: Chain, index: MemIndex) -> Self {
-        ChainIndex { index, chain }
+        let costly = chain.pmem().is_costly();
+        ChainIndex { index, chain, costly }
     }
 
     /// The chain.
@@ -120,6 +123,9 @@ impl ChainIndex {
         if at.checked_add(len).is_none_or(|end| end > pmem.len()) {
             return Err(self.chain.in_place(Error::corruption("a record ends beyond its memory"), at));
         }
+        if self.costly {
+            pmem.touch(at, len);
+        }
         // SAFETY: within the memory, which is mapped from there on as long as the chain lives. Nobody stores to a place that an index
         // refers to, and this one has a record there: its key begins where that of a record of these lengths would.
         let bytes = unsafe { std::slice::from_raw_parts(self.address(at)?.as_ptr(), len) };
@@ -140,5 +146,102 @@ impl ChainIndex {
         }
         // SAFETY: within the memory, which is mapped from there on.
         Ok(unsafe { base.add(at) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use terrane_base::MemoryBudget;
+    use terrane_format::Kind;
+    use terrane_format::chain::ChainMemtable;
+    use terrane_halloc::{Halloc, Plan};
+    use terrane_media::sim::SimMedia;
+    use terrane_media::{Media, Pmem, PmemMode};
+    use terrane_memindex::IndexKind;
+
+    use super::*;
+    use crate::space::Space;
+
+    /// A memory that counts the bytes it is told of, if it is costly.
+    #[derive(Debug)]
+    struct Counting {
+        inner: Arc<dyn Pmem>,
+        costly: bool,
+        touched: AtomicUsize,
+    }
+
+    impl Pmem for Counting {
+        fn path(&self) -> &Path {
+            self.inner.path()
+        }
+        fn mode(&self) -> PmemMode {
+            self.inner.mode()
+        }
+        fn len(&self) -> usize {
+            self.inner.len()
+        }
+        fn base(&self) -> NonNull<u8> {
+            self.inner.base()
+        }
+        fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+            self.inner.write(offset, bytes)
+        }
+        fn store_word(&self, offset: usize, word: u64) -> Result<()> {
+            self.inner.store_word(offset, word)
+        }
+        fn compare_exchange_word(&self, offset: usize, from: u64, to: u64) -> Result<bool> {
+            self.inner.compare_exchange_word(offset, from, to)
+        }
+        fn load_word(&self, offset: usize) -> Result<u64> {
+            self.inner.load_word(offset)
+        }
+        fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()> {
+            self.inner.load(offset, buf)
+        }
+        fn is_costly(&self) -> bool {
+            self.costly
+        }
+        fn touch(&self, _offset: usize, len: usize) {
+            self.touched.fetch_add(len, Ordering::Relaxed);
+        }
+        fn flush(&self, offset: usize, len: usize) -> Result<()> {
+            self.inner.flush(offset, len)
+        }
+        fn fence(&self) {
+            self.inner.fence();
+        }
+        fn sync(&self) -> Result<()> {
+            self.inner.sync()
+        }
+    }
+
+    #[test]
+    fn a_memory_that_costs_something_is_told_of_records_that_are_read() {
+        for costly in [true, false] {
+            let media = SimMedia::new(1);
+            let path = Path::new("/pm");
+            let plan = Plan { bytes: 4 << 20, subtables: 1, memtables: 4, zone_bytes: 64 << 10 };
+            Space::create(&*media, path, &plan, [1; 16], 0).unwrap();
+            let inner = media.map_pmem(path, PmemMode::Dax).unwrap();
+            let pmem = Arc::new(Counting { inner, costly, touched: AtomicUsize::new(0) });
+            let space = Space::on(Halloc::open_on(&*media, pmem.clone(), [1; 16], 0).unwrap()).unwrap();
+            let of = ChainMemtable { subtable: 1, generation: 1, from_lsn: 1 };
+            let index = MemIndex::new(IndexKind::Art, MemoryBudget::new(0));
+            let memtable = ChainIndex::new(Chain::create(&space, of).unwrap(), index);
+            let mut item = Box::new(Item::new());
+            let record = ChainRecord { key: b"key", seq: 2, kind: Kind::Put, value: &[7; 500] };
+            item.push(&record, true).unwrap();
+            let mut admission = space.admit(1).unwrap();
+            let place = memtable.chain().assign(item.len(), &mut admission).unwrap();
+            drop(memtable.insert(place.write(1, 1, 1, item).unwrap()).unwrap());
+            assert_eq!(pmem.touched.load(Ordering::Relaxed), 0, "it was written");
+            memtable.verify(&memtable.index().get(b"key", 2).unwrap()).unwrap();
+            let read = if costly { record_len(3, 500) } else { 0 };
+            assert_eq!(pmem.touched.load(Ordering::Relaxed), read);
+        }
     }
 }

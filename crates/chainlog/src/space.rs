@@ -44,7 +44,12 @@ impl Space {
         uuid: [u8; 16],
         device: u32,
     ) -> Result<Arc<Space>> {
-        let halloc = Arc::new(Halloc::open(media, path, mode, uuid, device)?);
+        Space::on(Halloc::open(media, path, mode, uuid, device)?)
+    }
+
+    /// As [`Space::open`], of a memory that is open.
+    pub(crate) fn on(halloc: Halloc) -> Result<Arc<Space>> {
+        let halloc = Arc::new(halloc);
         let zones = halloc.pool(PoolKind::Zones);
         if zones.object_bytes() as u64 > MAX_ZONE_BYTES {
             let what = format!("zones of {} bytes are too large for chain logs", zones.object_bytes());

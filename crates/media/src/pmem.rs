@@ -98,7 +98,11 @@ pub trait Pmem: Send + Sync + Debug {
     /// # Errors
     /// As [`Pmem::write`].
     fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()>;
-    /// Says that a range is read through [`Pmem::base`]: for memories that cost more than they do ([`CostlyPmem`]).
+    /// Whether it costs more than the memory it lies in ([`CostlyPmem`]). It never changes.
+    fn is_costly(&self) -> bool {
+        false
+    }
+    /// Says that a range is read through [`Pmem::base`]: for memories that [cost more](Pmem::is_costly). Of others it need not be said.
     fn touch(&self, offset: usize, len: usize) {
         let _ = (offset, len);
     }

@@ -8,6 +8,7 @@ pub use terrane_cache::Swizzling;
 use terrane_chainlog::Plan;
 use terrane_compaction::Device;
 pub use terrane_format::block::{DirectoryKind, Simd};
+use terrane_media::PmemCost;
 pub use terrane_media::PmemMode;
 
 use crate::compact::pick::MAX_L0_RUNS;
@@ -79,6 +80,7 @@ pub struct PmemOptions {
     pub(crate) trailing_log: bool,
     pub(crate) index_in_memory: bool,
     pub(crate) zone_bytes: u64,
+    pub(crate) cost: Option<PmemCost>,
 }
 
 impl PmemOptions {
@@ -94,6 +96,7 @@ impl PmemOptions {
             trailing_log: false,
             index_in_memory: false,
             zone_bytes: 0,
+            cost: None,
         }
     }
 
@@ -157,7 +160,20 @@ impl PmemOptions {
         self
     }
 
+    /// What a [stand-in](PmemMode::StandIn) costs beside ordinary memory until the database is closed: for development, without a device.
+    /// Charged are stores and fences, blocks of data that are read there, and records that lookups and cursors find; not indexes
+    /// that lie there ([`PmemOptions::index_in_memory`]), nor looks at other keys' records. For [`crate::Db::open`] alone.
+    #[must_use]
+    pub fn cost(mut self, cost: PmemCost) -> Self {
+        self.cost = Some(cost);
+        self
+    }
+
     fn check(&self) -> Result<()> {
+        if self.cost.is_some() && self.mode != PmemMode::StandIn {
+            return Err(Error::invalid("costs are for what stands for persistent memory")
+                .with_hint("ask for PmemMode::StandIn, or leave PmemOptions::cost off"));
+        }
         if self.bytes < MIN_PMEM_BYTES && self.zone_bytes == 0 {
             let what = format!("a persistent memory has {MIN_PMEM_BYTES} bytes at least, not {}", self.bytes);
             return Err(Error::invalid(what));
@@ -580,23 +596,4 @@ impl SubtableOptions {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn absurd_options_are_refused_by_name() {
-        let name = |r: Result<()>| r.unwrap_err().to_string();
-        assert!(name(Options::new().memtable_bytes(1).check()).contains("memtable_bytes"));
-        assert!(name(Options::new().cache_bytes(0).check()).contains("cache_bytes"));
-        assert!(
-            name(Options::new().create_if_missing(false).memtable_bytes(1 << 45).check()).contains("16 TiB")
-        );
-        assert!(name(Options::new().background_threads(1000).check()).contains("background_threads"));
-        let sub = |o: SubtableOptions| name(o.check(8 << 20));
-        assert!(sub(SubtableOptions::new().block_bytes(100)).contains("block_bytes"));
-        assert!(sub(SubtableOptions::new().filter_bits(64)).contains("filter_bits"));
-        assert!(sub(SubtableOptions::new().compression(Compression::Zstd(-3))).contains("zstd"));
-        assert!(Options::new().check().is_ok());
-        assert!(SubtableOptions::new().check(8 << 20).is_ok());
-    }
-}
+mod tests;

@@ -149,6 +149,10 @@ impl Pmem for CostlyPmem {
         Ok(())
     }
 
+    fn is_costly(&self) -> bool {
+        true
+    }
+
     fn touch(&self, offset: usize, len: usize) {
         if len > 0 {
             let blocks = (offset + len - 1) / PM_BLOCK - offset / PM_BLOCK + 1;

@@ -1,6 +1,7 @@
 //! What both machines promise of persistent memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -120,4 +121,19 @@ fn a_file_in_the_page_cache_is_refused_as_a_device_and_the_error_says_what_to_do
         assert_eq!((e.kind(), e.file()), (ErrorKind::Unsupported, Some(&*path)));
         assert!(e.hint().unwrap().contains("PmemMode::PageCache"), "{e}");
     }
+}
+
+#[test]
+fn what_stands_for_a_device_costs_what_the_machine_says_and_the_page_cache_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pm");
+    let hour = Duration::from_secs(3600);
+    // Reads take no time that a test would wait for, and writes are waited for by no one here.
+    let cost = PmemCost { read: Duration::ZERO, read_next: Duration::ZERO, write: hour };
+    let costly = RealMedia::with_pmem_cost(RealOptions::default(), cost).unwrap();
+    let plain = RealMedia::new(RealOptions::default()).unwrap();
+    create_pmem(&*plain, &path, LEN, &[]).unwrap();
+    let is_costly = |media: &RealMedia, mode| media.map_pmem(&path, mode).unwrap().is_costly();
+    assert!(is_costly(&costly, PmemMode::StandIn) && !is_costly(&costly, PmemMode::PageCache));
+    assert!(!is_costly(&plain, PmemMode::StandIn));
 }

@@ -19,7 +19,8 @@ use terrane_base::{Error, ErrorKind, Result};
 use crate::error::{check_map_len, io_error};
 use crate::pool::Pools;
 use crate::{
-    DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pmem, PmemMode, Pool, ReadRequest, Region, Thread,
+    CostlyPmem, DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pmem, PmemCost, PmemMode, Pool,
+    ReadRequest, Region, Thread,
 };
 
 mod file;
@@ -68,6 +69,7 @@ pub struct RealMedia {
     rings: Rings,
     boot_id: [u8; 16],
     start: Instant,
+    pmem_cost: Option<PmemCost>,
 }
 
 impl RealMedia {
@@ -77,11 +79,25 @@ impl RealMedia {
     /// [`ErrorKind::Unsupported`] if the kernel does not tell its boot id: without it nobody could know whether a mapped
     /// file is to be trusted.
     pub fn new(options: RealOptions) -> Result<Arc<RealMedia>> {
+        RealMedia::with(options, None)
+    }
+
+    /// As [`RealMedia::new`], where whatever stands for persistent memory ([`PmemMode::StandIn`]) costs that beside what ordinary memory does:
+    /// for measuring where there is no device. Whoever reports what was measured says so.
+    ///
+    /// # Errors
+    /// As [`RealMedia::new`].
+    pub fn with_pmem_cost(options: RealOptions, cost: PmemCost) -> Result<Arc<RealMedia>> {
+        RealMedia::with(options, Some(cost))
+    }
+
+    fn with(options: RealOptions, pmem_cost: Option<PmemCost>) -> Result<Arc<RealMedia>> {
         Ok(Arc::new(RealMedia {
             pools: Pools::new(&options),
             rings: Rings::new(),
             boot_id: read_boot_id()?,
             start: Instant::now(),
+            pmem_cost,
         }))
     }
 }
@@ -143,7 +159,11 @@ impl Media for RealMedia {
     }
 
     fn map_pmem(&self, path: &Path, mode: PmemMode) -> Result<Arc<dyn Pmem>> {
-        Ok(Arc::new(pmem::RealPmem::map(path, mode)?))
+        let pmem = Arc::new(pmem::RealPmem::map(path, mode)?);
+        Ok(match self.pmem_cost {
+            Some(cost) if mode == PmemMode::StandIn => Arc::new(CostlyPmem::new(pmem, cost)),
+            _ => pmem,
+        })
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {

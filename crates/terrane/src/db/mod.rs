@@ -36,7 +36,7 @@ use crate::db::snapshot::Snapshot;
 use crate::db::stats::Stats;
 use crate::db::subtable::Subtable;
 use crate::exec::{Executor, ExecutorOptions};
-use crate::options::{Durability, Options, SubtableOptions};
+use crate::options::{Durability, Medium, Options, PmemOptions, SubtableOptions};
 use crate::read::reader::Reader;
 use crate::recovery;
 use crate::txn::big::ingest::Ingest;
@@ -93,15 +93,20 @@ impl Db {
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
         options.check()?;
         let compaction_threads = options.compaction_jobs();
-        let flush_threads = options.flush_threads();
-        let media = RealMedia::new(RealOptions {
+        let threads = RealOptions {
             log_threads: 1,
             // Each compaction reads and writes at the same time; each flush writes.
             io_threads: compaction_threads + 1,
             read_threads: 2,
-            flush_threads,
+            flush_threads: options.flush_threads(),
             compaction_threads,
-        })?;
+        };
+        let media = match &options.medium {
+            Some(Medium::Pmem(PmemOptions { cost: Some(cost), .. })) => {
+                RealMedia::with_pmem_cost(threads, *cost)
+            }
+            _ => RealMedia::new(threads),
+        }?;
         let db = Self::open_on(media, dir, options)?;
         db.engine.owns_media.store(true, std::sync::atomic::Ordering::Release);
         Ok(db)
