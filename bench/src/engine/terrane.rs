@@ -190,6 +190,7 @@ impl Engine for Terrane {
         let stats = self.db.stats();
         let levels: Vec<_> = stats.subtables.iter().flat_map(|t| &t.levels).collect();
         json!({
+            "pmem": stats.pmem_mode.map(|mode| format!("{mode:?}")),
             "levels": levels.iter().map(|l| json!([l.name, l.runs, l.bytes])).collect::<Vec<_>>(),
             "paced_seconds": stats.paced_seconds,
             "full_waits": stats.full_waits,

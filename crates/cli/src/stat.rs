@@ -1,7 +1,7 @@
 //! `terrane stat`: figures about a database.
 
 use serde_json::{Value, json};
-use terrane::Stats;
+use terrane::{PmemMode, Stats};
 
 use crate::args::StatArgs;
 use crate::text::bytes;
@@ -17,6 +17,15 @@ pub(crate) fn run(a: &StatArgs) -> Result<Outcome, Failure> {
         print!("{}", to_text(&stats));
     }
     Ok(Outcome::Done)
+}
+
+/// What a database's persistent memory is, in a word for programs and in some for people.
+fn memory(mode: PmemMode) -> (&'static str, &'static str) {
+    match mode {
+        PmemMode::Dax => ("dax", "a device (DAX)"),
+        PmemMode::StandIn => ("simulated", "simulated: a file that stands for a device"),
+        PmemMode::PageCache => ("page-cache", "a file in the page cache"),
+    }
 }
 
 /// All figures, for programs.
@@ -45,6 +54,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
     json!({
         "sequence": s.sequence, "snapshots": s.snapshots, "oldest_snapshot": s.oldest_snapshot,
         "memtable_bytes": s.memtable_bytes, "memtable_budget": s.memtable_budget,
+        "pmem_mode": s.pmem_mode.map(|mode| memory(mode).0),
         "pmem_bytes": s.pmem_bytes, "pmem_used": s.pmem_used, "pmem_renewed": s.pmem_renewed, "log_gap": s.log_gap,
         "pmem_index_bytes": s.pmem_index_bytes, "pmem_cache_bytes": s.pmem_cache_bytes, "pmem_cache_hits": s.pmem_cache_hits,
         "cache_bytes": s.cache_bytes, "cache_capacity": s.cache_capacity,
@@ -69,16 +79,17 @@ pub(crate) fn to_text(s: &Stats) -> String {
     let mut o = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(o, "memtables   {} of {}", bytes(s.memtable_bytes), bytes(s.memtable_budget));
-    if s.pmem_bytes > 0 {
+    if let Some(mode) = s.pmem_mode {
         let renewed = if s.pmem_renewed { ", made anew and filled from the log" } else { "" };
         let _ = writeln!(
             o,
-            "pmem        {} of {}{renewed}, {} of them indexes; {} of blocks, {} lookups answered",
+            "pmem        {} of {}{renewed}, {} of them indexes; {} of blocks, {} lookups answered; {}",
             bytes(s.pmem_used),
             bytes(s.pmem_bytes),
             bytes(s.pmem_index_bytes),
             bytes(s.pmem_cache_bytes),
-            s.pmem_cache_hits
+            s.pmem_cache_hits,
+            memory(mode).1
         );
     }
     let asked = s.cache_hits + s.cache_misses;
@@ -158,4 +169,31 @@ pub(crate) fn to_text(s: &Stats) -> String {
         }
     }
     o
+}
+
+#[cfg(test)]
+mod tests {
+    use terrane::{Db, Medium, Options, PmemOptions};
+
+    use super::*;
+
+    #[test]
+    fn the_kind_of_memory_is_told() {
+        let of = |medium: Medium| {
+            let dir = tempfile::tempdir().unwrap();
+            let db = Db::open(dir.path(), Options::new().medium(medium)).unwrap();
+            let stats = db.stats();
+            db.close().unwrap();
+            (to_json(&stats)["pmem_mode"].clone(), to_text(&stats))
+        };
+        let memory = |mode| Medium::Pmem(PmemOptions::new(8 << 20).mode(mode));
+        let (word, text) = of(memory(PmemMode::StandIn));
+        assert_eq!(word, "simulated");
+        assert!(text.contains("simulated: a file that stands for a device"), "{text}");
+        let (word, text) = of(memory(PmemMode::PageCache));
+        assert_eq!(word, "page-cache");
+        assert!(text.contains("a file in the page cache") && !text.contains("simulated"), "{text}");
+        let (word, text) = of(Medium::Log);
+        assert!(word.is_null() && !text.contains("pmem"), "{text}");
+    }
 }

@@ -3,6 +3,7 @@
 use terrane_base::metrics::Counter;
 use terrane_compaction::DeviceStats;
 use terrane_format::extent::UNIT_BYTES;
+use terrane_media::PmemMode;
 
 use crate::compact::dead::Dead;
 use crate::db::engine::Engine;
@@ -79,6 +80,8 @@ pub struct Stats {
     pub memtable_bytes: u64,
     /// The budget of all memtables.
     pub memtable_budget: u64,
+    /// How the persistent memory is mapped, where commits go there: what their durability rests on.
+    pub pmem_mode: Option<PmemMode>,
     /// Bytes of the zones of persistent memory, where commits go there; else 0.
     pub pmem_bytes: u64,
     /// Bytes of those that memtables have, or commits on their way may take.
@@ -221,6 +224,7 @@ impl Engine {
             oldest_snapshot,
             memtable_bytes: self.memory.used() as u64,
             memtable_budget: self.memory.limit() as u64,
+            pmem_mode: self.journal.chains().map(|chains| chains.space().mode()),
             pmem_bytes,
             pmem_used,
             pmem_index_bytes: index_zones.map_or(0, |zones| zones.bytes()),
