@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::engine::Kind;
-use crate::settings::Compression;
+use crate::settings::{Compression, PmCost};
 use crate::workload::Workload;
 
 #[derive(Debug, Parser)]
@@ -88,6 +88,10 @@ pub(crate) struct RunArgs {
     /// Reads past the page cache where the engine can choose
     #[arg(long)]
     pub(crate) direct: bool,
+    /// What persistent memory costs that is simulated, beside ordinary memory: its writes, and what is read there of records and blocks.
+    /// (Other files of terrane-pm-memory cost nothing, nor do indexes of terrane-pm-index.) Default: nothing
+    #[arg(long)]
+    pub(crate) pm_cost: Option<PmCost>,
     /// Where databases are made; it wants room for all engines' data at once
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::RunArgs;
-use crate::engine::Entrant;
+use crate::engine::{Entrant, Kind};
 use crate::measure::Second;
 use crate::settings::Settings;
 use crate::worker::Answer;
@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) entrant: Entrant,
     /// What stands for its persistent memory, if it has some.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) pmem: Option<&'static str>,
+    pub(crate) pmem: Option<String>,
     pub(crate) workload: Workload,
     pub(crate) round: u64,
     pub(crate) threads: u64,
@@ -73,7 +73,7 @@ impl Row {
         Row {
             engine: entrant.kind.name().to_owned(),
             entrant: entrant.clone(),
-            pmem: entrant.kind.memory_in_words(),
+            pmem: pmem_in_words(entrant.kind, settings),
             workload: plan.workload,
             round: plan.round,
             threads: plan.threads,
@@ -113,7 +113,7 @@ impl Row {
     /// The row in one line, for someone who watches.
     pub(crate) fn line(&self) -> String {
         let retries = if self.retries > 0 { format!("  {} retries", self.retries) } else { String::new() };
-        let pmem = self.pmem.map_or_else(String::new, |what| format!("  pmem: {what}"));
+        let pmem = self.pmem.as_ref().map_or_else(String::new, |what| format!("  pmem: {what}"));
         format!(
             "round {} {:<16} x{:<2} {:<12} {:>10.0} op/s  p50 {:.1} us  p99 {:.1} us  cpu {:.1} s{retries}{pmem}",
             self.round + 1,
@@ -126,6 +126,15 @@ impl Row {
             self.cpu_seconds
         )
     }
+}
+
+/// What stands for the persistent memory of an engine, and what that costs beside.
+fn pmem_in_words(kind: Kind, settings: &Settings) -> Option<String> {
+    let memory = kind.memory_in_words()?;
+    Some(match settings.pm_cost.filter(|_| kind.has_memory()) {
+        Some(costs) => format!("{memory}, with {}", costs.in_words()),
+        None => memory.to_owned(),
+    })
 }
 
 /// Says what was asked for.
@@ -180,7 +189,7 @@ pub(crate) fn table(rows: &[Row], a: &RunArgs) -> String {
         }
     }
     for e in entrants {
-        if let Some(what) = rows.iter().find(|r| r.entrant == *e).and_then(|r| r.pmem) {
+        if let Some(what) = rows.iter().find(|r| r.entrant == *e).and_then(|r| r.pmem.as_ref()) {
             let _ = write!(out, "\n{e}: persistent memory: {what}");
         }
     }
@@ -190,9 +199,9 @@ pub(crate) fn table(rows: &[Row], a: &RunArgs) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::engine::Kind;
     use crate::machine::Counters;
     use crate::measure::Measured;
+    use crate::settings::PmCost;
     use crate::watch::Peaks;
 
     /// A row of so many operations in a second, of two threads.
@@ -256,6 +265,12 @@ pub(crate) mod tests {
         for said in simulated.into_iter().flat_map(of) {
             assert!(said.contains("simulated"), "{said}");
         }
+        let mut costly = Settings::new(&args);
+        costly.pm_cost = Some(PmCost::Optane);
+        let with_costs = "simulated, with the costs of an Optane module";
+        assert_eq!(pmem_in_words(Kind::TerranePm, &costly).as_deref(), Some(with_costs));
+        // It has files there and no memory, which cost what they cost.
+        assert_eq!(pmem_in_words(Kind::TerraneSkiplistMemory, &costly).as_deref(), Some("simulated"));
         for said in of(Kind::TerranePageCache) {
             assert!(said.contains("page cache") && !said.contains("simulated"), "{said}");
         }

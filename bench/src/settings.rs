@@ -1,6 +1,7 @@
 //! What a run asks of every engine alike, and how each engine is set up for it (`peers.toml`).
 
 use serde::{Deserialize, Serialize};
+use terrane::media::PmemCost;
 
 use crate::Failure;
 use crate::args::RunArgs;
@@ -22,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) compression: Compression,
     pub(crate) sync: bool,
     pub(crate) direct: bool,
+    /// What simulated memory costs beside ordinary memory.
+    pub(crate) pm_cost: Option<PmCost>,
     /// Compactions wait until they are asked for.
     pub(crate) hold_compactions: bool,
     /// Opened for workloads of transactions.
@@ -35,6 +38,29 @@ pub(crate) struct Settings {
 pub(crate) enum Compression {
     None,
     Zstd,
+}
+
+/// A device whose costs simulated persistent memory has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PmCost {
+    /// One module of Optane DCPMM
+    Optane,
+}
+
+impl PmCost {
+    pub(crate) fn cost(self) -> PmemCost {
+        match self {
+            PmCost::Optane => PmemCost::OPTANE,
+        }
+    }
+
+    /// What is said of figures that have them.
+    pub(crate) fn in_words(self) -> &'static str {
+        match self {
+            PmCost::Optane => "the costs of an Optane module",
+        }
+    }
 }
 
 impl Settings {
@@ -51,6 +77,7 @@ impl Settings {
             compression: a.compression,
             sync: a.sync,
             direct: a.direct,
+            pm_cost: a.pm_cost,
             hold_compactions: false,
             transactions: false,
             statistics: a.workload.iter().any(|w| w.by_second()),

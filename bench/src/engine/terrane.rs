@@ -68,7 +68,10 @@ impl Terrane {
         let medium = match entrant.kind {
             kind if kind.has_memory() => {
                 let has_log = kind == Kind::TerranePmLog;
-                let memory = memory.index_in_memory(kind == Kind::TerranePmIndex);
+                let mut memory = memory.index_in_memory(kind == Kind::TerranePmIndex);
+                if let Some(costs) = s.pm_cost {
+                    memory = memory.cost(costs.cost());
+                }
                 Medium::Pmem(memory.mode(PmemMode::StandIn).trailing_log(has_log))
             }
             Kind::TerranePageCache => Medium::Pmem(memory.mode(PmemMode::PageCache)),

@@ -219,6 +219,7 @@ impl Claim {
         };
         let in_memory = args.dir.as_deref() == Some(Path::new(run::MAIN_MEMORY));
         let place = if in_memory { format!(", in {}", run::MAIN_MEMORY) } else { String::new() };
+        let costs = args.pm_cost.map_or_else(String::new, |costs| format!(", {}", costs.in_words()));
         let whose = if self.whose == OURS { String::new() } else { format!("{} ", self.whose) };
         if values.is_empty() {
             return Err(
@@ -230,7 +231,7 @@ impl Claim {
         Ok(Line {
             figure,
             row: format!(
-                "{whose}{} {}{}{size}{keys}{place}: {what}",
+                "{whose}{} {}{}{size}{keys}{place}{costs}: {what}",
                 self.workload,
                 threads(self.threads),
                 if args.sync { ", synced" } else { "" }
@@ -260,7 +261,7 @@ impl Claim {
         let one = |entrant: &Entrant| {
             let rows: Vec<&Row> = self.rows(rows).filter(|r| r.entrant == *entrant).collect();
             let values: Vec<f64> = rows.iter().filter_map(|r| self.of.value(r)).collect();
-            let memory = rows.iter().find_map(|r| r.pmem);
+            let memory = rows.iter().find_map(|r| r.pmem.as_ref());
             let memory = memory.map_or_else(String::new, |what| format!(" ({what})"));
             (!values.is_empty()).then(|| {
                 let m = median(values);

@@ -12,7 +12,8 @@ use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, batches, line, part, 
 use crate::Failure;
 use crate::args::ReproArgs;
 use crate::report::median;
-use crate::repro::Line;
+use crate::repro::{Line, threads as in_words};
+use crate::settings::PmCost;
 
 const FIGURE: &str = "pm-commit";
 /// With keys of 8 bytes the 24 of the reference.
@@ -24,8 +25,11 @@ const THREADS: [u64; 6] = [1, 2, 4, 8, 16, 32];
 /// Threads of the rows by batch, and batch of the rows by threads, as in the reference.
 const ALL_THREADS: u64 = 32;
 const BATCH: usize = 50;
-/// What the reference gains from commits of 90 records.
+/// What the reference gains from commits of so many records.
+const ENOUGH: usize = 90;
 const GAIN: f64 = 49.0;
+/// Points with a device's costs, which are few: one record, as many as the reference says are enough, and one thread.
+const COSTLY: [(usize, u64); 3] = [(1, ALL_THREADS), (ENOUGH, ALL_THREADS), (BATCH, 1)];
 /// What there may be lost behind the knee, of the best: a measurement's width.
 const KEPT: f64 = 0.9;
 
@@ -42,24 +46,9 @@ pub(in crate::repro) fn measure(
         (PmemMode::StandIn, "simulated: on ordinary memory, with a device's instructions"),
         (PmemMode::PageCache, "page cache: survives the process"),
     ] {
-        let memory = Memory::create(a, mode, records * record_len(KEY_BYTES, VALUE_BYTES) as u64)?;
-        let space = memory.open()?;
-        let all = |points: &[(usize, u64)]| -> Result<Vec<Measured>, Failure> {
-            let mut rounds = vec![Vec::new(); points.len()];
-            for _ in 0..ROUNDS {
-                for ((batch, threads), rounds) in points.iter().zip(&mut rounds) {
-                    // A commit of one record takes as long as one of many.
-                    let records = if *batch < 10 { records / 10 } else { records };
-                    let store = Store::create(&space, Nodes::Dram, VALUE_BYTES, false)?;
-                    rounds.push(run(&store, records, *batch, *threads)?);
-                    store.release()?;
-                }
-            }
-            let of = |r: &Vec<Measured>, which: fn(&Measured) -> f64| median(r.iter().map(which).collect());
-            Ok(rounds.iter().map(|r| (of(r, |m| m.0), of(r, |m| m.1))).collect())
-        };
-        let by_batch = all(&BATCHES.map(|batch| (batch, ALL_THREADS)))?;
-        let by_threads = all(&THREADS.map(|threads| (BATCH, threads)))?;
+        let memory = Memory::create(a, mode, None, record_bytes(records))?;
+        let by_batch = all(&memory, records, &BATCHES.map(|batch| (batch, ALL_THREADS)))?;
+        let by_threads = all(&memory, records, &THREADS.map(|threads| (BATCH, threads)))?;
         let best = |of: &[Measured]| of.iter().map(|m| m.0).fold(0.0, f64::max);
         for (batch, (speed, p99)) in BATCHES.iter().zip(&by_batch) {
             let row = format!("{ALL_THREADS} threads, {batch} records a commit");
@@ -72,7 +61,7 @@ pub(in crate::repro) fn measure(
                 format!("p99 {p99:.1} us; {what}"),
             ))?;
             if *batch > 1 {
-                let claimed = (*batch == 90).then_some(GAIN);
+                let claimed = (*batch == ENOUGH).then_some(GAIN);
                 see(line(FIGURE, row, claimed, speed / by_batch[0].0, "x one record", what.to_owned()))?;
             }
         }
@@ -86,7 +75,50 @@ pub(in crate::repro) fn measure(
         let row = format!("{BATCH} records a commit: most threads");
         see(line(FIGURE, row, Some(KEPT), last(&by_threads), "of the best", what.to_owned()))?;
     }
+    with_costs(a, PmCost::Optane, records, see)
+}
+
+/// The same in a memory that takes as long as a device.
+fn with_costs(
+    a: &ReproArgs,
+    costs: PmCost,
+    records: u64,
+    see: &mut dyn FnMut(Line) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let memory = Memory::create(a, PmemMode::StandIn, Some(costs), record_bytes(records))?;
+    let measured = all(&memory, records, &COSTLY)?;
+    let what = format!("simulated, with {}", costs.in_words());
+    for ((batch, threads), (speed, p99)) in COSTLY.iter().zip(&measured) {
+        let row = format!("{}, {batch} records a commit, {}", in_words(*threads), costs.in_words());
+        let note = format!("p99 {p99:.1} us; {what}");
+        see(line(FIGURE, row.clone(), None, speed / 1e6, "M records/s", note))?;
+        if *batch == ENOUGH {
+            let gain = speed / measured[0].0;
+            see(line(FIGURE, row, Some(GAIN), gain, "x one record", what.clone()))?;
+        }
+    }
     Ok(())
+}
+
+fn record_bytes(records: u64) -> u64 {
+    records * record_len(KEY_BYTES, VALUE_BYTES) as u64
+}
+
+/// What each of these numbers of records and of threads does, in turns.
+fn all(memory: &Memory, records: u64, points: &[(usize, u64)]) -> Result<Vec<Measured>, Failure> {
+    let space = memory.open()?;
+    let mut rounds = vec![Vec::new(); points.len()];
+    for _ in 0..ROUNDS {
+        for ((batch, threads), rounds) in points.iter().zip(&mut rounds) {
+            // A commit of one record takes as long as one of many.
+            let records = if *batch < 10 { records / 10 } else { records };
+            let store = Store::create(&space, Nodes::Dram, VALUE_BYTES, false)?;
+            rounds.push(run(&store, records, *batch, *threads)?);
+            store.release()?;
+        }
+    }
+    let of = |r: &Vec<Measured>, which: fn(&Measured) -> f64| median(r.iter().map(which).collect());
+    Ok(rounds.iter().map(|r| (of(r, |m| m.0), of(r, |m| m.1))).collect())
 }
 
 fn run(store: &Store, records: u64, batch: usize, threads: u64) -> Result<Measured, Failure> {

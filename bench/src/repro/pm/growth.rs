@@ -37,7 +37,7 @@ pub(in crate::repro) fn measure(
         let (before, after) = (speed(&small), speed(&large));
         let claimed = KEPT.iter().find(|(kind, _)| *kind == engine).map(|(_, kept)| *kept);
         let mut note = format!("{before:.0} and {after:.0} operations per second");
-        if let Some(what) = small.iter().find(|r| r.entrant.kind == engine).and_then(|r| r.pmem) {
+        if let Some(what) = small.iter().find(|r| r.entrant.kind == engine).and_then(|r| r.pmem.as_ref()) {
             note = format!("{what}; {note}");
         }
         let row = format!("{} with {GROWTH} times the records", engine.name());

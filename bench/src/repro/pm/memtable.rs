@@ -105,7 +105,7 @@ pub(in crate::repro) fn measure(
 ) -> Result<(), Failure> {
     let records = scaled(a, RECORDS);
     let bytes = records * record_len(KEY_BYTES, VALUE_BYTES) as u64;
-    let memory = Memory::create(a, PmemMode::StandIn, bytes)?;
+    let memory = Memory::create(a, PmemMode::StandIn, None, bytes)?;
     let space = memory.open()?;
     for threads in [1, 2] {
         let mut taken = [const { [const { Vec::new() }; CLAIMS.len()] }; KINDS.len()];

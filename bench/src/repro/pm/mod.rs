@@ -29,6 +29,7 @@ use terrane_memindex::{IndexKind, MemIndex};
 
 use crate::args::ReproArgs;
 use crate::repro::Line;
+use crate::settings::PmCost;
 use crate::{Failure, run};
 
 const UUID: [u8; 16] = *b"terrane-bench-pm";
@@ -47,14 +48,23 @@ pub(super) struct Memory {
 
 impl Memory {
     /// One with room for a memtable of so many bytes of records, for its index, and for a zone that each thread sets aside. What stands for
-    /// a device is in main memory; what is in the page cache belongs on a disk.
-    pub(super) fn create(a: &ReproArgs, mode: PmemMode, record_bytes: u64) -> Result<Memory, Failure> {
+    /// a device is in main memory, and has its `costs` too if that is wanted; what is in the page cache belongs on a disk.
+    pub(super) fn create(
+        a: &ReproArgs,
+        mode: PmemMode,
+        costs: Option<PmCost>,
+        record_bytes: u64,
+    ) -> Result<Memory, Failure> {
         let dir = match mode {
             PmemMode::PageCache => run::scratch(a.dir.as_deref())?,
             _ => run::memory_scratch(a.dir.as_deref())?,
         };
         let path = dir.path().join("pm");
-        let media = RealMedia::new(RealOptions::default())?;
+        let threads = RealOptions::default();
+        let media = match costs {
+            Some(costs) => RealMedia::with_pmem_cost(threads, costs.cost()),
+            None => RealMedia::new(threads),
+        }?;
         let zones = (record_bytes * 3).div_ceil(ZONE_BYTES) + 64;
         let bytes = (zones * (ZONE_BYTES + 8) + (1 << 20)).next_multiple_of(4096);
         let plan = Plan { bytes, subtables: 16, memtables: 64, zone_bytes: ZONE_BYTES };

@@ -29,7 +29,7 @@ pub(in crate::repro) fn measure(
 ) -> Result<(), Failure> {
     let records = scaled(a, RECORDS);
     let bytes = records * record_len(KEY_BYTES, VALUE_BYTES) as u64;
-    let memory = Memory::create(a, PmemMode::StandIn, bytes)?;
+    let memory = Memory::create(a, PmemMode::StandIn, None, bytes)?;
     let shuffle = Shuffle::new(records, 7);
     let store = Store::create(&memory.open()?, Nodes::Dram, VALUE_BYTES, false)?;
     let mut hand = Hand::new();
