@@ -146,13 +146,16 @@ impl Halloc {
             let missing = || Error::corruption(format!("the memory has no pool of {kind:?}")).with_file(path);
             shapes.push(*shape.ok_or_else(missing)?);
         }
-        let last = last_state(&*pmem)?;
+        let (last, slots) = last_state(&*pmem)?;
         let boot_id = media.boot_id();
         check_trusted(last, boot_id).map_err(|e| e.with_file(path))?;
         let on_device = mode == PmemMode::Dax;
         let opening = last.map_or(0, |s| s.opening) + 1;
         let state = PmState { opening, boot_id, clean: false, lost: false, on_device };
-        write_state(&*pmem, state)?;
+        // Who died may have stored the newest copy and no more: it is durable before the other one is touched.
+        pmem.flush(slots[1] as usize, STATE_BYTES)?;
+        settle(&*pmem, state)?;
+        write_state(&*pmem, slots, state)?;
         let flushed = last.is_none_or(|s| s.clean);
         let open = |at: usize| Pool::open(pmem.clone(), shapes[at], flushed);
         let pools = [open(0)?, open(1)?, open(2)?];
@@ -207,7 +210,9 @@ impl Halloc {
             return Err(Error::new(ErrorKind::Poisoned, what).with_file(self.pmem.path()));
         }
         let opening = self.state.opening + 1;
-        write_state(&*self.pmem, PmState { opening, boot_id: media.boot_id(), clean: true, ..self.state })
+        // Opening has left both copies whole and alike.
+        let state = PmState { opening, boot_id: media.boot_id(), clean: true, ..self.state };
+        write_state(&*self.pmem, STATE_SLOTS, state)
     }
 }
 
@@ -225,9 +230,11 @@ fn check_trusted(last: Option<PmState>, boot_id: [u8; 16]) -> Result<()> {
 }
 
 /// What the state says, of which there are two copies: that of the higher opening, where one is older. `None` if the memory was never
-/// opened.
-fn last_state(pmem: &dyn Pmem) -> Result<Option<PmState>> {
+/// opened. With it the places of the copies in the order in which they are to be written: that of the newest last, for the other one may
+/// be torn already, by a crash of an opening before.
+fn last_state(pmem: &dyn Pmem) -> Result<(Option<PmState>, [u64; 2])> {
     let mut newest: Option<PmState> = None;
+    let mut slots = STATE_SLOTS;
     let mut damaged = 0;
     for at in STATE_SLOTS {
         let mut slot = [0; STATE_BYTES];
@@ -235,6 +242,7 @@ fn last_state(pmem: &dyn Pmem) -> Result<Option<PmState>> {
         match PmState::decode(&slot) {
             Some(state) if newest.is_none_or(|n| (n.opening, n.lost) < (state.opening, state.lost)) => {
                 newest = Some(state);
+                slots = if at == STATE_SLOTS[0] { [STATE_SLOTS[1], at] } else { STATE_SLOTS };
             }
             Some(_) => {}
             None => damaged += usize::from(slot != [0; STATE_BYTES]),
@@ -245,20 +253,25 @@ fn last_state(pmem: &dyn Pmem) -> Result<Option<PmState>> {
             .with_file(pmem.path())
             .with_offset(STATE_SLOTS[0]));
     }
-    Ok(newest)
+    Ok((newest, slots))
 }
 
 /// Writes a state: durable when this returns, on the file's device too. One copy after the other, so that one of them is whole.
-fn write_state(pmem: &dyn Pmem, state: PmState) -> Result<()> {
-    for at in STATE_SLOTS {
+fn write_state(pmem: &dyn Pmem, slots: [u64; 2], state: PmState) -> Result<()> {
+    for at in slots {
         pmem.write(at as usize, &state.encode())?;
-        pmem.fence();
-        if let Err(e) = pmem.sync() {
-            store_state(pmem, PmState { lost: true, ..state })?;
-            return Err(e);
-        }
+        settle(pmem, state)?;
     }
     Ok(())
+}
+
+/// Waits until a copy is durable, on the file's device too. If that fails, the memory is lost.
+fn settle(pmem: &dyn Pmem, state: PmState) -> Result<()> {
+    pmem.fence();
+    pmem.sync().or_else(|e| {
+        store_state(pmem, PmState { lost: true, ..state })?;
+        Err(e)
+    })
 }
 
 /// Stores a state where the next opening under this boot sees it. Openings under later ones trust nothing that was not closed in order.

@@ -176,6 +176,38 @@ fn a_memory_is_made_whole_or_not_at_all() {
     }
 }
 
+/// Pictures before each store and fence of an opening.
+fn opening(media: &SimMedia) -> Vec<Image> {
+    let seen: Arc<Mutex<Vec<Image>>> = Arc::default();
+    let into = seen.clone();
+    media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| into.lock().unwrap().push(m.image()))));
+    open(media, PmemMode::Dax).unwrap();
+    media.on_op(None);
+    std::mem::take(&mut *seen.lock().unwrap())
+}
+
+#[test]
+fn a_crash_of_an_opening_and_one_of_the_next_leave_a_copy_of_the_state() {
+    let media = machine();
+    open(&media, PmemMode::Dax).unwrap().pool(PoolKind::Zones).get().unwrap().commit(1).unwrap();
+    let kinds = [CrashKind::ProcessTorn, CrashKind::PowerTorn, CrashKind::PowerWords];
+    let mut crashes = 0;
+    for first in opening(&media.image().crash(CrashKind::Process, 0)) {
+        for (kind, seed) in kinds.into_iter().flat_map(|kind| (0..8).map(move |seed| (kind, seed))) {
+            for (at, second) in opening(&first.crash(kind, seed)).iter().enumerate() {
+                for again in kinds {
+                    let after = second.crash(again, seed);
+                    let opened = open(&after, PmemMode::Dax)
+                        .unwrap_or_else(|e| panic!("{kind:?} {seed}, call {at}, {again:?}: {e:?}"));
+                    assert_eq!(opened.pool(PoolKind::Zones).taken(), 1);
+                    crashes += 1;
+                }
+            }
+        }
+    }
+    assert!(crashes > 500, "{crashes}");
+}
+
 #[test]
 fn the_page_cache_is_trusted_until_power_fails_and_again_after_a_close() {
     let media = machine();
