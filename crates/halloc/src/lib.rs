@@ -6,10 +6,11 @@
 //!
 //! The life of an object, after the reference ("Revisiting the Design of LSM-tree Based OLTP Storage Engine with Persistent Memory",
 //! VLDB 2021):
-//! 1. [`Pool::get`] takes it off the freelist. Nothing is flushed: after a crash it is free.
+//! 1. [`Pool::get`] takes it off the freelist: one word is read. Nothing is flushed: after a crash it is free.
 //! 2. Its owner fills it, flushes that, and links it to whatever it belongs to.
 //! 3. [`Fresh::commit`] stores its word, which says so, flushes it and fences: from then on it is taken, after a crash too. Links
-//!    to an object that was not committed lead nowhere ([`Pool::check`] says so), so none is ever lost.
+//!    to an object that was not committed lead nowhere ([`Pool::check`] says so), so none is ever lost. With what [`Fresh::write`] wrote
+//!    a fence more comes before that, so an allocation takes one read of the memory, one flush and one fence, and a filled one two fences.
 //! 4. [`Pool::release`] clears the words of objects that nothing refers to any more, with one fence for all of them.
 //!
 //! What is never committed is free again when the memory is opened next: [`Lent`] is such an object, for what is to vanish with the
