@@ -66,20 +66,45 @@ impl WriteBack {
     }
 }
 
-/// The best of the processor's instructions: bits 24 and 23 of EBX in leaf 7 of CPUID, and 19 of EDX in leaf 1 (Intel's manual,
-/// volume 2A, CPUID).
+/// The best of the processor's instructions.
 #[cfg(target_arch = "x86_64")]
 fn instruction() -> Option<WriteBack> {
+    features().best()
+}
+
+/// Which instructions a processor has.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Features {
+    clwb: bool,
+    clflushopt: bool,
+    clflush: bool,
+}
+
+/// Those of this one: bits 24 and 23 of EBX in leaf 7 of CPUID, and 19 of EDX in leaf 1 (Intel's manual, volume 2A, CPUID).
+#[cfg(target_arch = "x86_64")]
+fn features() -> Features {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     let most = __cpuid(0).eax;
     let seven = if most >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
-    if seven >> 24 & 1 == 1 {
-        return Some(WriteBack::Clwb);
+    Features {
+        clwb: seven >> 24 & 1 == 1,
+        clflushopt: seven >> 23 & 1 == 1,
+        clflush: __cpuid(1).edx >> 19 & 1 == 1,
     }
-    if seven >> 23 & 1 == 1 {
-        return Some(WriteBack::Clflushopt);
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Features {
+    /// One that leaves the line in the cache comes first, for it is read soon; then one that lets lines go side by side.
+    fn best(self) -> Option<WriteBack> {
+        match self {
+            Features { clwb: true, .. } => Some(WriteBack::Clwb),
+            Features { clflushopt: true, .. } => Some(WriteBack::Clflushopt),
+            Features { clflush: true, .. } => Some(WriteBack::Clflush),
+            _ => None,
+        }
     }
-    (__cpuid(1).edx >> 19 & 1 == 1).then_some(WriteBack::Clflush)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -102,6 +127,56 @@ fn caches_survive(devices: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_best_instruction_that_there_is_is_taken() {
+        for bits in 0..8 {
+            let [clwb, clflushopt, clflush] = [1, 2, 4].map(|bit| bits & bit != 0);
+            let best = Features { clwb, clflushopt, clflush }.best();
+            let want = match (clwb, clflushopt, clflush) {
+                (true, ..) => Some(WriteBack::Clwb),
+                (_, true, _) => Some(WriteBack::Clflushopt),
+                (_, _, true) => Some(WriteBack::Clflush),
+                _ => None,
+            };
+            assert_eq!(best, want, "clwb {clwb}, clflushopt {clflushopt}, clflush {clflush}");
+        }
+    }
+
+    /// Whatever this processor would choose: others have no better one.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn every_instruction_that_there_is_leaves_what_was_stored() {
+        use crate::pmem::copy::{copy_in, copy_out};
+        let Features { clwb, clflushopt, clflush } = features();
+        assert!(clflush, "every x86-64 processor has it");
+        let ways = [
+            (WriteBack::Nothing, true),
+            (WriteBack::Caches, true),
+            (WriteBack::Clwb, clwb),
+            (WriteBack::Clflushopt, clflushopt),
+            (WriteBack::Clflush, clflush),
+        ];
+        let mut memory = vec![0u64; 8192 / 8];
+        let base = memory.as_mut_ptr().cast::<u8>();
+        for (n, (way, _)) in ways.into_iter().enumerate().filter(|(_, (_, there))| *there) {
+            // On both sides of lines, and of where lines go around the caches.
+            for (at, len) in [(0, 8), (56, 16), (64, 64), (8, 200), (72, 511), (128, 512), (40, 5003)] {
+                let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + at + n) as u8 | 1).collect();
+                let mut read = vec![0; len];
+                // SAFETY: the range and what pads its last word lie within the buffer, `at` is a multiple of eight, and nobody else has it.
+                unsafe {
+                    copy_in(base.add(at), &bytes, way);
+                    way.line(base.add(at));
+                }
+                way.fence();
+                // SAFETY: as above.
+                unsafe { copy_out(base.add(at), &mut read) };
+                assert!(read == bytes, "{way:?}: {len} bytes at {at}");
+            }
+        }
+    }
 
     #[test]
     fn caches_count_only_if_every_region_says_so() {
