@@ -1,6 +1,11 @@
 //! A cursor on its way forwards reads several blocks at a time, and what it reads in vain harms nobody.
 
-use terrane::{Compression, Db, ErrorKind, Options, ReadOptions, Result, Subtable, SubtableOptions};
+mod support;
+
+use support::{on_medium, stand_in};
+use terrane::{
+    Compression, Db, ErrorKind, Options, PmemOptions, ReadOptions, Result, Subtable, SubtableOptions,
+};
 
 const KEYS: u32 = 20_000;
 
@@ -8,10 +13,14 @@ fn key(i: u32) -> [u8; 4] {
     i.to_be_bytes()
 }
 
+fn memory() -> PmemOptions {
+    stand_in(16 << 20)
+}
+
 /// About 600 blocks, closed.
 fn written() -> Result<tempfile::TempDir> {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let db = Db::open(dir.path(), Options::new())?;
+    let db = Db::open(dir.path(), on_medium(Options::new(), memory()))?;
     let t =
         db.create_subtable("t", SubtableOptions::new().compression(Compression::None).block_bytes(4 << 10))?;
     (0..KEYS).try_for_each(|i| t.put(&key(i), &[i as u8; 100]))?;
@@ -21,7 +30,7 @@ fn written() -> Result<tempfile::TempDir> {
 }
 
 fn open(dir: &tempfile::TempDir, cache_bytes: usize) -> Result<(Db, Subtable)> {
-    let db = Db::open(dir.path(), Options::new().cache_bytes(cache_bytes))?;
+    let db = Db::open(dir.path(), on_medium(Options::new().cache_bytes(cache_bytes), memory()))?;
     let t = db.subtable("t")?;
     Ok((db, t))
 }

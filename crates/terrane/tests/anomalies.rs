@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use support::Rng;
+use support::{Rng, on_medium};
 use terrane::media::Media;
 use terrane::media::real::RealOptions;
 use terrane::media::sim::SimMedia;
 use terrane::{
-    Db, Durability, ErrorKind, Isolation, LockWait, Options, ReadOptions, Result, Subtable, SubtableOptions,
-    Transaction, TransactionOptions,
+    Db, Durability, ErrorKind, Isolation, LockWait, Options, PmemOptions, ReadOptions, Result, Subtable,
+    SubtableOptions, Transaction, TransactionOptions,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,7 @@ impl Stage {
     fn new(level: Level) -> Stage {
         let media = SimMedia::with_threads(0, &RealOptions::default());
         let options = Options::new().memtable_bytes(4 << 20).cache_bytes(4 << 20);
+        let options = on_medium(options, PmemOptions::new(64 << 20));
         Stage::in_subtable(Db::open_on(media as Arc<dyn Media>, "/db", options).unwrap(), "t", level)
     }
 

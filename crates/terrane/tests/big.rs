@@ -310,7 +310,7 @@ fn readers_and_writers_beside_large_commits_see_all_of_each_or_nothing() {
         .memtable_bytes(1 << 20)
         .cache_bytes(1 << 20)
         .tuning(terrane::Tuning { transaction_bytes: 20_000, ..terrane::Tuning::default() });
-    let db = Db::open(dir.path(), options).unwrap();
+    let db = Db::open(dir.path(), on_medium(options, stand_in(4 << 20))).unwrap();
     let tables = ["a", "b"].map(|n| db.create_subtable(n, tiny_table()).unwrap());
     let over = AtomicBool::new(false);
     let [a, b] = &tables;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use support::{on_medium, stand_in};
 use terrane::media::Media;
 use terrane::media::real::{RealMedia, RealOptions};
 use terrane::{
@@ -21,7 +22,7 @@ fn two() -> ExecutorOptions {
 fn open(cache_bytes: usize) -> (tempfile::TempDir, Db) {
     let dir = tempfile::tempdir().unwrap();
     let options = Options::new().memtable_bytes(8 << 20).cache_bytes(cache_bytes);
-    let db = Db::open(dir.path(), options).unwrap();
+    let db = Db::open(dir.path(), on_medium(options, stand_in(8 << 20))).unwrap();
     (dir, db)
 }
 

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::{Rng, TUNING, dir, fresh, open, tiny, tiny_table};
+use support::{Rng, TUNING, dir, fresh, on_medium, open, stand_in, tiny, tiny_table};
 use terrane::media::Media;
 use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::{
@@ -605,7 +605,7 @@ fn readers_in_many_threads_see_their_snapshots_while_states_come_and_go() {
         piece_bytes: 256 << 10,
         ..terrane::Tuning::default()
     });
-    let db = Db::open(dir.path(), options).unwrap();
+    let db = Db::open(dir.path(), on_medium(options, stand_in(16 << 20))).unwrap();
     let t = db.create_subtable("t", tiny_table()).unwrap();
     const KEYS: u64 = 3000;
     // Every key of a round has the round as its value, and rounds are atomic: so a snapshot shows one round.

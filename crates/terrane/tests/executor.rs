@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use support::{on_medium, stand_in};
 use terrane::media::Media;
 use terrane::media::real::{RealMedia, RealOptions};
 use terrane::{
@@ -46,7 +47,7 @@ fn until(mut there: impl FnMut() -> bool, what: &str) {
 
 fn open(options: Options) -> (tempfile::TempDir, Db) {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path(), options).unwrap();
+    let db = Db::open(dir.path(), on_medium(options, stand_in(8 << 20))).unwrap();
     (dir, db)
 }
 

@@ -223,7 +223,7 @@ fn a_closed_database_opens_with_what_it_had() {
     db.subtable("t0").unwrap().put(b"", b"the empty key").unwrap();
     db.close().unwrap();
     let db = open(&media, &options).unwrap();
-    assert_eq!(db.subtables(), ["t0", "t1", "t2"]);
+    assert_eq!(db.subtables(), (0..TABLES).map(name).collect::<Vec<_>>());
     assert_eq!(db.subtable("t0").unwrap().get(b"").unwrap().unwrap(), b"the empty key");
     let _: &Arc<_> = &media;
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use support::{DIR, Rng, tiny, tiny_table};
+use support::{DIR, Rng, TUNING, on_medium, stand_in, tiny, tiny_table};
 use terrane::media::sim::SimMedia;
 use terrane::media::{
     DirEntry, File, Help, Job, LockGuard, Media, OpenMode, Pmem, PmemMode, Pool, ReadRequest, Region,
 };
-use terrane::{Db, Options, Result, SubtableOptions};
+use terrane::{Db, Options, Result, SubtableOptions, Tuning};
 
 /// A simulated machine that notes what is read together.
 #[derive(Debug)]
@@ -118,8 +118,9 @@ fn many_keys_take_bounded_groups_of_reads_and_each_block_once() {
     const KEYS: u64 = 20_000;
     let media =
         Arc::new(Watched { inner: SimMedia::new(7), calls: Mutex::default(), places: Mutex::default() });
-    // The cache holds a thirtieth of the data: less than a group.
-    let db = Db::open_on(media.clone(), DIR, tiny().cache_bytes(96 << 10)).unwrap();
+    // The cache holds a thirtieth of the data: less than a group. Persistent memory would hold more of it.
+    let options = tiny().cache_bytes(96 << 10).tuning(Tuning { pmem_cache: false, ..TUNING });
+    let db = Db::open_on(media.clone(), DIR, options).unwrap();
     let t = db.create_subtable("t", tiny_table().compression(terrane::Compression::None)).unwrap();
     for i in (0..KEYS).filter(|i| i % 3 != 2) {
         t.put(&key(i), &value(i)).unwrap();
@@ -182,7 +183,7 @@ fn many_keys_take_bounded_groups_of_reads_and_each_block_once() {
 #[test]
 fn a_key_that_begins_unlike_its_extents_index_is_found() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path(), Options::new()).unwrap();
+    let db = Db::open(dir.path(), on_medium(Options::new(), stand_in(16 << 20))).unwrap();
     for records in 20..26 {
         let options = SubtableOptions::new().block_bytes(4 << 10);
         let table = db.create_subtable(&format!("of{records}"), options).unwrap();

@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use support::{fresh, open, tiny, tiny_table};
+use support::{fresh, on_medium, open, stand_in, tiny, tiny_table};
 use terrane::media::Media;
 use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::{
@@ -119,7 +119,7 @@ fn a_million_reads_are_remembered_well_enough() {
     const MANY: u32 = 1_000_000;
     let dir = tempfile::tempdir().unwrap();
     let options = Options::new().memtable_bytes(4 << 20).cache_bytes(4 << 20);
-    let db = Db::open(dir.path(), options).unwrap();
+    let db = Db::open(dir.path(), on_medium(options, stand_in(4 << 20))).unwrap();
     let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
     let key = |group: u8, n: u32| [&[group][..], &n.to_be_bytes()].concat();
     let reads = |txn: &mut Transaction| {
@@ -150,7 +150,7 @@ fn a_million_reads_are_remembered_well_enough() {
 #[test]
 fn one_that_has_read_many_long_keys_is_prepared_with_fewer_ranges() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path(), Options::new()).unwrap();
+    let db = Db::open(dir.path(), on_medium(Options::new(), stand_in(64 << 20))).unwrap();
     let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
     let key = |n: u32| [&n.to_be_bytes()[..], &[7; 400]].concat();
     let mut txn = begin(&db);
@@ -169,7 +169,7 @@ fn one_that_has_read_many_long_keys_is_prepared_with_fewer_ranges() {
 #[test]
 fn what_many_keys_are_locked_by_at_the_commit_becomes_ranges() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path(), Options::new()).unwrap();
+    let db = Db::open(dir.path(), on_medium(Options::new(), stand_in(64 << 20))).unwrap();
     let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
     let mut txn = begin(&db);
     for n in 0..80_000u32 {

@@ -5,10 +5,11 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::open;
+use support::{on_medium, open, stand_in};
 use terrane::media::sim::SimMedia;
 use terrane::{
-    Db, Durability, LookupStep, Options, ReadOptions, Snapshot, Subtable, SubtableOptions, WriteBatch,
+    Db, Durability, LookupStep, Medium, Options, PmemOptions, ReadOptions, Snapshot, Subtable,
+    SubtableOptions, WriteBatch,
 };
 
 /// Keys that a queue holds at any time.
@@ -16,7 +17,8 @@ const LEFT: u64 = 10;
 const ROUNDS: u64 = 5000;
 
 fn options() -> Options {
-    Options::new().memtable_bytes(8 << 20).cache_bytes(1 << 20).background_threads(1)
+    let options = Options::new().memtable_bytes(8 << 20).cache_bytes(1 << 20).background_threads(1);
+    on_medium(options, PmemOptions::new(8 << 20))
 }
 
 fn key(n: u64) -> [u8; 8] {
@@ -96,6 +98,8 @@ fn a_trimmed_queue_costs_what_it_holds() {
 
 #[test]
 fn a_trimmed_queue_is_replayed_into_what_it_holds() {
+    // Persistent memory is not replayed.
+    let options = || options().medium(Medium::Log);
     let (media, db, t) = queue(&options());
     for i in 0..ROUNDS {
         round(&t, i);
@@ -160,7 +164,7 @@ fn range_deletions_count_as_memory() {
 #[test]
 fn a_read_never_shows_what_was_deleted_before_it_began() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path(), Options::new()).unwrap();
+    let db = Db::open(dir.path(), on_medium(Options::new(), stand_in(8 << 20))).unwrap();
     let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
     t.put(b"k", b"deleted before any read begins").unwrap();
     t.delete_range(b"a", b"z").unwrap();

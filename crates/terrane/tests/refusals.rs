@@ -7,7 +7,9 @@ use std::sync::Arc;
 use support::*;
 use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, Error, ErrorKind, Options, ReadOptions, SubtableOptions, Tuning, WriteBatch};
+use terrane::{
+    Db, Durability, Error, ErrorKind, Options, PmemOptions, ReadOptions, SubtableOptions, Tuning, WriteBatch,
+};
 
 /// A closed database with a few extents, a large value, and a log.
 fn closed() -> Arc<SimMedia> {
@@ -258,6 +260,7 @@ fn limits_are_named_and_nothing_is_changed() {
     // The longest legal key, and one that is written out.
     t.put(&long[1..], b"v").unwrap_err();
     let roomy = Options::new().memtable_bytes(8 << 20).cache_bytes(1 << 20);
+    let roomy = on_medium(roomy, PmemOptions::new(16 << 20));
     let (_media, db) = fresh(2, &roomy).unwrap();
     let t = db.subtable("t0").unwrap();
     t.put(&long[1..], b"v").unwrap();

@@ -2,8 +2,11 @@
 //!
 //! `TERRANE_DELETES` sets how many keys are deleted; the times are printed, not judged (`--nocapture`).
 
+mod support;
+
 use std::time::Instant;
 
+use support::{on_medium, stand_in};
 use terrane::{Db, Durability, Options, ReadOptions, SubtableOptions, WriteBatch};
 
 #[test]
@@ -11,7 +14,8 @@ use terrane::{Db, Durability, Options, ReadOptions, SubtableOptions, WriteBatch}
 fn a_seek_over_many_deletions_is_served_by_what_is_left() {
     let n: u64 = std::env::var("TERRANE_DELETES").ok().and_then(|v| v.parse().ok()).unwrap_or(200_000);
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path(), Options::new().memtable_bytes(16 << 20)).unwrap();
+    let options = on_medium(Options::new().memtable_bytes(16 << 20), stand_in(16 << 20));
+    let db = Db::open(dir.path(), options).unwrap();
     let t = db.create_subtable("queue", SubtableOptions::new()).unwrap();
     let key = |i: u64| i.to_be_bytes();
     let write = |delete: bool| {

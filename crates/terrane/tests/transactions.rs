@@ -1,10 +1,13 @@
 //! Transactions one by one: what they read of themselves and of others, savepoints, cursors, and what locks refuse.
 #![allow(clippy::disallowed_methods, reason = "a test may start threads")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use support::{on_medium, stand_in};
 use terrane::{
     Db, Durability, ErrorKind, Isolation, LockWait, Locked, Options, ReadOptions, RowLocks, Savepoint,
     Subtable, SubtableOptions, Transaction, TransactionCursor, TransactionOptions, WriteBatch,
@@ -20,7 +23,8 @@ struct Rig {
 
 fn rig() -> Rig {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path(), Options::new().memtable_bytes(4 << 20).cache_bytes(4 << 20)).unwrap();
+    let options = Options::new().memtable_bytes(4 << 20).cache_bytes(4 << 20);
+    let db = Db::open(dir.path(), on_medium(options, stand_in(4 << 20))).unwrap();
     let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
     Rig { db, t, _dir: dir }
 }

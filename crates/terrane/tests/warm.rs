@@ -1,5 +1,8 @@
 //! What readers have in the cache stays there when merges rewrite it.
 
+mod support;
+
+use support::{on_medium, stand_in};
 use terrane::{Compression, Db, Options, Result, Subtable, SubtableOptions, Tuning};
 
 const KEYS: u32 = 20_000;
@@ -29,7 +32,8 @@ fn misses(db: &Db, work: impl FnOnce() -> Result<()>) -> Result<u64> {
 
 fn open(cache_bytes: usize) -> Result<(tempfile::TempDir, Db, Subtable)> {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let db = Db::open(dir.path(), Options::new().cache_bytes(cache_bytes))?;
+    let options = on_medium(Options::new().cache_bytes(cache_bytes), stand_in(16 << 20));
+    let db = Db::open(dir.path(), options)?;
     let t = db.create_subtable("t", SubtableOptions::new())?;
     Ok((dir, db, t))
 }
@@ -69,7 +73,7 @@ fn open_small(cache_bytes: usize, extent_bytes: usize) -> Result<(tempfile::Temp
     let dir = tempfile::tempdir().expect("a temporary directory");
     let tuning = Tuning { extent_bytes, ..Tuning::default() };
     let options = Options::new().memtable_bytes(1 << 20).cache_bytes(cache_bytes).tuning(tuning);
-    let db = Db::open(dir.path(), options)?;
+    let db = Db::open(dir.path(), on_medium(options, stand_in(4 << 20)))?;
     let t = db.create_subtable("t", SubtableOptions::new().compression(Compression::None))?;
     (0..MANY).try_for_each(|i| t.put(&key(i), &[7; 100]))?;
     t.compact()?;

@@ -16,7 +16,7 @@ use terrane::{
 };
 
 /// Subtables of a history.
-pub const TABLES: usize = 3;
+pub const TABLES: usize = 4;
 pub const DIR: &str = "/db";
 
 /// A small generator of numbers: histories follow from their seed.
@@ -116,15 +116,24 @@ pub const TUNING: Tuning = Tuning {
 /// Options with them; two compactions at a time, so that one that waits for its tasks runs the other meanwhile.
 pub fn tiny() -> Options {
     let options = Options::new().memtable_bytes(600 << 10).cache_bytes(256 << 10).background_threads(2);
-    let options = options.tuning(TUNING);
+    on_medium(options.tuning(TUNING), tiny_memory())
+}
+
+/// Options on the medium that is tested: with this memory, if that is one.
+pub fn on_medium(options: Options, memory: PmemOptions) -> Options {
     match (in_memory(), in_page_cache()) {
         (true, _) => {
-            let memory = tiny_memory().trailing_log(has_trailing_log());
+            let memory = memory.trailing_log(has_trailing_log());
             options.medium(Medium::Pmem(memory.index_in_memory(is_medium("pmem-index"))))
         }
-        (_, true) => options.medium(Medium::Pmem(tiny_memory().mode(PmemMode::PageCache))),
+        (_, true) => options.medium(Medium::Pmem(memory.mode(PmemMode::PageCache))),
         _ => options,
     }
+}
+
+/// A memory for [`on_medium`] on a real machine, which need not have any.
+pub fn stand_in(bytes: u64) -> PmemOptions {
+    PmemOptions::new(bytes).mode(PmemMode::StandIn)
 }
 
 fn is_medium(name: &str) -> bool {
