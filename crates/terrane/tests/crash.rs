@@ -1,11 +1,13 @@
 //! A crash at every I/O call of a history, of every kind; a crash while that is recovered from; and life afterwards.
 //!
 //! Each history runs on a simulated machine from its first call to its last. Before every call that changes something a
-//! picture of the machine is kept. Each picture is made into the machine that comes up after each kind of crash; the
-//! database is opened there, compared with the model, checked, written to, and opened once more.
+//! picture of the machine is kept; stores to persistent memory and fences are such calls. Each picture is made into the machine that
+//! comes up after each kind of crash; the database is opened there, compared with the model, checked, written to, and opened once more.
+//! Where a power failure leaves few states of persistent memory, it leaves all of them in turn; where they are many, some by seed.
 //!
-//! The quick form takes the kinds in turn. The long form: `TERRANE_CRASH_EXHAUSTIVE=1` takes every kind at every call,
-//! `TERRANE_CRASH_OPS` sets how long histories are, `TERRANE_CRASH_SEEDS` how many, `TERRANE_CRASH_FIRST` the first seed,
+//! The quick form takes the kinds in turn, and in persistent memory every fence and some of the stores. The long form:
+//! `TERRANE_CRASH_EXHAUSTIVE=1` takes every kind at every call, `TERRANE_CRASH_STATES` says how many states are few, `TERRANE_CRASH_STRIDE`
+//! takes one call in so many but every fence, `TERRANE_CRASH_OPS` sets how long histories are, `TERRANE_CRASH_SEEDS` how many, `TERRANE_CRASH_FIRST` the first seed,
 //! `TERRANE_CRASH_ROUNDS` how many crashes of each kind are made of a picture, `TERRANE_CRASH_NESTED` after how many
 //! crashes each one is crashed again while it recovers. `TERRANE_CRASH_AT` looks at one call alone. A failure names its
 //! seed and call: `TERRANE_CRASH_FIRST=seed TERRANE_CRASH_SEEDS=1 TERRANE_CRASH_AT=call TERRANE_CRASH_EXHAUSTIVE=1`
@@ -21,16 +23,24 @@ mod support;
 #[path = "crash/survivor.rs"]
 mod survivor;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use history::{Course, History, Point};
-use support::{Rng, fresh, open, tiny, tiny_table};
-use survivor::Survivor;
-use terrane::media::sim::CrashKind;
+use history::{Counts, Course, History, Point};
+use support::{Rng, fresh, in_memory, on_medium, open, tiny, tiny_table};
+use survivor::{Stop, Survivor};
+use terrane::media::sim::{CrashKind, OpKind};
+use terrane::{Options, PmemOptions};
 
 fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// So small that memtables fill up within a history.
+fn options() -> Options {
+    let memory = PmemOptions::new(500 << 10).zone_bytes(16 << 10);
+    on_medium(tiny().memtable_bytes(128 << 10), memory)
 }
 
 /// Which crashes are tried.
@@ -42,8 +52,38 @@ struct Plan {
     rounds: u64,
     /// After how many crashes one is crashed again during recovery.
     nested: u64,
+    /// How many states of persistent memory are tried at a call.
+    states: u64,
+    /// One call in so many, besides all fences.
+    stride: u64,
     /// This call alone.
     only: Option<u64>,
+}
+
+impl Plan {
+    fn has(&self, point: &Point) -> bool {
+        match self.only {
+            Some(only) => only == point.index,
+            None => point.kind == OpKind::Fence || point.index.is_multiple_of(self.stride),
+        }
+    }
+
+    /// How the machine stops at a point.
+    fn stops(&self, seed: u64, point: &Point) -> Vec<Stop> {
+        let words = in_memory().then_some(CrashKind::PowerWords);
+        let kinds: Vec<CrashKind> = CrashKind::ALL.into_iter().chain(words).collect();
+        // Calls have a rhythm, which the turn of the kinds is not to follow.
+        let turn = Rng(seed ^ point.index << 24).below(kinds.len() as u64) as usize;
+        let kinds = if self.exhaustive { &kinds[..] } else { &kinds[turn..=turn] };
+        let mut stops: Vec<Stop> = kinds.iter().map(|kind| Stop::By(*kind)).collect();
+        let states = point.image.pm_states();
+        if in_memory() && states > 1 {
+            let mut rng = Rng(seed ^ point.index << 22);
+            let some = |n| if states <= self.states { n } else { rng.below(states) };
+            stops.extend((0..states.min(self.states)).map(some).map(Stop::InState));
+        }
+        stops
+    }
 }
 
 /// What was tried.
@@ -51,20 +91,29 @@ struct Plan {
 struct Tally {
     images: AtomicU64,
     nested: AtomicU64,
+    counts: Mutex<Counts>,
+}
+
+impl Tally {
+    fn count(&self, history: &History) {
+        let mut counts = self.counts.lock().unwrap();
+        history.counts.iter().for_each(|(what, n)| *counts.entry(what).or_default() += n);
+        let fences = history.points.iter().filter(|p| p.kind == OpKind::Fence).count();
+        *counts.entry("fences").or_default() += fences as u64;
+        *counts.entry("calls").or_default() += history.calls;
+    }
 }
 
 fn crash_at(history: &History, point: &Point, plan: Plan, tally: &Tally) -> Result<(), String> {
-    let turn = point.index as usize % CrashKind::ALL.len();
-    for (n, kind) in CrashKind::ALL.into_iter().enumerate() {
-        if !plan.exhaustive && n != turn {
-            continue;
-        }
-        for round in 0..plan.rounds {
+    for stop in plan.stops(history.seed, point) {
+        // A state is one machine, whatever the seed.
+        let rounds = if let Stop::By(_) = stop { plan.rounds } else { 1 };
+        for round in 0..rounds {
             let seed = Rng(history.seed ^ point.index << 20 ^ round << 50).next();
-            let survivor = Survivor { history, point, kind, seed, options: |_| tiny() };
+            let survivor = Survivor { history, point, stop, seed, options: |_| options() };
             let told = |e| {
                 format!(
-                    "seed {}, call {} ({}), {kind:?}, crash seed {seed} (round {round}): {e}",
+                    "seed {}, call {} ({}), {stop:?}, crash seed {seed} (round {round}): {e}",
                     history.seed, point.index, point.call
                 )
             };
@@ -80,12 +129,25 @@ fn crash_at(history: &History, point: &Point, plan: Plan, tally: &Tally) -> Resu
 
 /// Crashes at all points of a history, on all processors.
 fn crash_everywhere(seed: u64, plan: Plan, tally: &Tally) -> Result<(), String> {
-    let (ops, options) = (plan.ops, tiny());
-    let history = History::record(&Course { seed, ops, keys: 120, options, synced: 1, points: usize::MAX })?;
+    let (ops, options) = (plan.ops, options());
+    let history = History::record(&Course {
+        seed,
+        ops,
+        keys: 120,
+        options,
+        synced: 1,
+        points: usize::MAX,
+        fills: true,
+    })?;
+    let numbers = history.points.iter().map(|p| p.index);
+    if !numbers.eq(0..history.calls) {
+        return Err(format!("seed {seed}: of {} calls not all are points", history.calls));
+    }
+    tally.count(&history);
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(point) = history.points.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if plan.only.is_none_or(|only| only == point.index) {
+            if plan.has(point) {
                 crash_at(&history, point, plan, tally).inspect_err(|_| {
                     next.store(history.points.len(), Ordering::Relaxed);
                 })?;
@@ -102,18 +164,27 @@ fn crash_everywhere(seed: u64, plan: Plan, tally: &Tally) -> Result<(), String> 
 
 #[test]
 fn no_crash_anywhere_loses_or_tears_a_commit() {
+    let exhaustive = env("TERRANE_CRASH_EXHAUSTIVE", 0) != 0;
+    // There are far more calls in persistent memory than in files, of recoveries too.
+    let [seeds, states, stride, nested] = match (exhaustive, in_memory()) {
+        (true, _) => [3, 8, 1, 50],
+        (false, true) => [2, 1, 8, 300],
+        (false, false) => [3, 1, 1, 50],
+    };
     let plan = Plan {
         ops: env("TERRANE_CRASH_OPS", 100),
-        exhaustive: env("TERRANE_CRASH_EXHAUSTIVE", 0) != 0,
+        exhaustive,
         rounds: env("TERRANE_CRASH_ROUNDS", 1).max(1),
-        nested: env("TERRANE_CRASH_NESTED", 50).max(1),
+        nested: env("TERRANE_CRASH_NESTED", nested).max(1),
+        states: env("TERRANE_CRASH_STATES", states),
+        stride: env("TERRANE_CRASH_STRIDE", stride).max(1),
         only: std::env::var("TERRANE_CRASH_AT").ok().and_then(|v| v.parse().ok()),
     };
     let tally = Tally::default();
     let began = Instant::now();
     let first = env("TERRANE_CRASH_FIRST", 0);
     let mut failures = Vec::new();
-    for seed in first..first + env("TERRANE_CRASH_SEEDS", 3) {
+    for seed in first..first + env("TERRANE_CRASH_SEEDS", seeds) {
         if let Err(e) = crash_everywhere(seed, plan, &tally) {
             eprintln!("{e}");
             failures.push(e);
@@ -125,7 +196,15 @@ fn no_crash_anywhere_loses_or_tears_a_commit() {
             began.elapsed().as_secs()
         );
     }
+    let counts = tally.counts.into_inner().unwrap();
+    eprintln!("{counts:?}");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+    if plan.only.is_none() && plan.ops >= 100 {
+        let fences = in_memory().then_some("fences");
+        for what in ["memtables frozen", "flushes", "compactions"].into_iter().chain(fences) {
+            assert!(counts.get(what).is_some_and(|n| *n > 0), "no history has: {what}");
+        }
+    }
 }
 
 /// The lengths of the log before and after a power failure differ: what lies beyond the new end must not be relied on.

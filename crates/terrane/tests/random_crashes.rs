@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use history::{Counts, Course, History, Point};
 use support::{Rng, TUNING, crash_kind, in_memory, tiny};
-use survivor::{Found, Survivor};
+use survivor::{Found, Stop, Survivor};
 use terrane::media::sim::CrashKind;
 use terrane::{Options, Tuning};
 
@@ -64,6 +64,7 @@ fn course(seed: u64) -> Course {
         keys: [30, 120, 400][rng.below(3) as usize],
         synced: [0, 1, 1, 4, 8][rng.below(5) as usize],
         points: 6,
+        fills: false,
         options: options(&mut rng),
     }
 }
@@ -72,7 +73,7 @@ fn course(seed: u64) -> Course {
 fn crash_at(history: &History, point: &Point, rng: &mut Rng, counts: &mut Counts) -> Result<(), String> {
     let mut count = |what, n| *counts.entry(what).or_default() += n;
     let kind = crash_kind(rng);
-    let survivor = Survivor { history, point, kind, seed: rng.next(), options };
+    let survivor = Survivor { history, point, stop: Stop::By(kind), seed: rng.next(), options };
     let more = [0, 0, 0, 1, 2][rng.below(5) as usize];
     let lived = match more {
         0 => survivor.lives(),

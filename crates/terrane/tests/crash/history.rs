@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrane::media::Media;
-use terrane::media::sim::{Image, OpInfo, SimMedia};
-use terrane::{Durability, Isolation, Options};
+use terrane::media::sim::{Image, OpInfo, OpKind, SimMedia};
+use terrane::{Db, Durability, Isolation, Options};
 
 use crate::sample::Sample;
 use crate::support::*;
@@ -50,6 +50,7 @@ pub struct Reached {
 pub struct Point {
     pub image: Image,
     pub index: u64,
+    pub kind: OpKind,
     /// The call, for messages.
     pub call: String,
     pub reached: Reached,
@@ -67,6 +68,8 @@ pub struct Course {
     /// So many of its calls become points, and as many of those made by the steps that do not end with an entry in
     /// the log: of those the log alone has by far the most.
     pub points: usize,
+    /// It begins with a memtable that fills up.
+    pub fills: bool,
 }
 
 /// What kinds of steps there were, and how often.
@@ -77,6 +80,8 @@ pub type Counts = BTreeMap<&'static str, u64>;
 pub struct History {
     pub seed: u64,
     pub points: Vec<Point>,
+    /// All its calls that change something, points or not.
+    pub calls: u64,
     pub counts: Counts,
     states: Vec<State>,
 }
@@ -165,7 +170,7 @@ impl Recorder {
         let reached = self.reached;
         let point = || {
             let call = format!("{:?} {}", info.kind, info.path.display());
-            Point { image: media.image(), index: info.index, call, reached }
+            Point { image: media.image(), index: info.index, kind: info.kind, call, reached }
         };
         match self.special {
             true => self.special_points.offer(point),
@@ -179,6 +184,11 @@ impl Recorder {
         all.sort_by_key(|p| p.index);
         all
     }
+}
+
+/// Whether a memtable waits to be written out.
+fn has_frozen(db: &Db) -> bool {
+    db.stats().subtables.iter().any(|t| t.memtables > 1)
 }
 
 /// A random step of a history, synced as often as that wants it.
@@ -228,6 +238,7 @@ impl History {
         let mut history = History {
             seed,
             points: Vec::new(),
+            calls: 0,
             counts: Counts::new(),
             states: vec![State { tables: vec![None; TABLES], doubt: BTreeMap::new() }],
         };
@@ -260,6 +271,16 @@ impl History {
         };
         for t in 0..TABLES {
             at(Step::Create(t), true, &mut history).map_err(err)?;
+        }
+        // Later on, large transactions and loads have memtables written out before they are full.
+        while course.fills && !has_frozen(&db) && history.states.len() < 200 {
+            let n = history.states.len();
+            let put =
+                |i| Change::Put { table: 0, key: format!("f{n}{i}").into_bytes(), value: vec![i; 2400] };
+            let changes = (0..3).map(put).collect();
+            at(Step::Write(&Op::Write { changes, sync: false, by: By::Batch }), false, &mut history)
+                .map_err(err)?;
+            *history.counts.entry("memtables frozen").or_default() += u64::from(has_frozen(&db));
         }
         let mut held: Option<(Written, Vec<Change>)> = None;
         for _ in 0..ops {
@@ -331,6 +352,7 @@ impl History {
         db.close().map_err(err)?;
         media.on_op(None);
         media.shutdown();
+        history.calls = media.op_count();
         history.points = recorder.lock().all_points();
         Ok(history)
     }

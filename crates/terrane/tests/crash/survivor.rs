@@ -14,12 +14,36 @@ use crate::history::{History, Point};
 use crate::sample::Sample;
 use crate::support::*;
 
+/// How the machine stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    By(CrashKind),
+    /// Power fails and leaves that one of the states of persistent memory; of files it leaves all that returned.
+    InState(u64),
+}
+
+impl Stop {
+    fn crash(self, image: &Image, seed: u64) -> Arc<SimMedia> {
+        match self {
+            Stop::By(kind) => image.crash(kind, seed),
+            Stop::InState(state) => image.crash_to_pm_state(state),
+        }
+    }
+
+    fn is_power(self) -> bool {
+        match self {
+            Stop::By(kind) => is_power(kind),
+            Stop::InState(_) => true,
+        }
+    }
+}
+
 /// One crash of a history.
 #[derive(Clone, Copy)]
 pub struct Survivor<'a> {
     pub history: &'a History,
     pub point: &'a Point,
-    pub kind: CrashKind,
+    pub stop: Stop,
     pub seed: u64,
     /// What each opening afterwards has for options.
     pub options: fn(&mut Rng) -> Options,
@@ -61,9 +85,9 @@ fn verified(db: &Db, when: &str) -> Result<(Model, u64), String> {
 impl Survivor<'_> {
     /// Opens, compares, checks, writes on, stops in some way, opens and compares again.
     pub fn lives(&self) -> Result<Found, String> {
-        let media = self.point.image.crash(self.kind, self.seed);
+        let media = self.stop.crash(&self.point.image, self.seed);
         let db = self.open(&media, 0)?;
-        self.goes_on(media, db, is_power(self.kind))
+        self.goes_on(media, db, self.stop.is_power())
     }
 
     /// The `n`th opening.
@@ -147,8 +171,8 @@ impl Survivor<'_> {
     /// Crashes once, then `times` times more, each time at some call of the recovery, and then lives.
     pub fn crashes_in_a_row(&self, times: u64) -> Result<Found, String> {
         let mut rng = Rng(self.seed ^ 0x726f_7721);
-        let mut media = self.point.image.crash(self.kind, self.seed);
-        let mut power = is_power(self.kind);
+        let mut media = self.stop.crash(&self.point.image, self.seed);
+        let mut power = self.stop.is_power();
         let mut so_far = String::new();
         for n in 0..times {
             let pictures = self.recovery(&media, 1, rng.next()).map_err(|e| format!("{so_far}{e}"))?;
@@ -164,7 +188,7 @@ impl Survivor<'_> {
 
     /// Crashes at some calls of the recovery, twice over, and then lives. Returns how many crashes that were.
     pub fn crashes_again(&self) -> Result<u64, String> {
-        let images = self.recovery(&self.point.image.crash(self.kind, self.seed), usize::MAX, 0)?;
+        let images = self.recovery(&self.stop.crash(&self.point.image, self.seed), usize::MAX, 0)?;
         let mut rng = Rng(self.seed ^ 0x6167_6169);
         let mut crashes = 0;
         for (n, image) in &images {
@@ -173,7 +197,7 @@ impl Survivor<'_> {
             let told =
                 |e| format!("crashed again at call {n} of the recovery, {kind:?}, crash seed {seed}: {e}");
             let media = image.crash(kind, seed);
-            let mut power = is_power(self.kind) || is_power(kind);
+            let mut power = self.stop.is_power() || is_power(kind);
             crashes += 1;
             let (media, db) = match rng.below(4) {
                 0 => {
