@@ -1,7 +1,9 @@
 //! What was committed, after a crash at any point: every store and fence of histories over several memtables, and a second crash while
 //! recovering from the first.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,8 +14,8 @@ use terrane_format::Kind;
 use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, MAX_SLOTS, record_len};
 use terrane_format::pm::PoolKind;
 use terrane_halloc::{Halloc, Plan};
-use terrane_media::PmemMode;
 use terrane_media::sim::{CrashKind, Image, OpInfo, SimMedia};
+use terrane_media::{Media, PmemMode};
 
 const PLAN: Plan = Plan { bytes: 320 << 10, subtables: 4, memtables: 8, zone_bytes: 4 << 10 };
 const UUID: [u8; 16] = *b"0123456789abcdef";
@@ -34,6 +36,16 @@ fn machine() -> Arc<SimMedia> {
 
 fn open(media: &SimMedia) -> Arc<Space> {
     Space::open(media, path(), PmemMode::Dax, UUID, 0).unwrap()
+}
+
+/// What its memory holds, as a number.
+fn hash(media: &SimMedia) -> u64 {
+    let pmem = media.map_pmem(path(), PmemMode::Dax).unwrap();
+    let mut bytes = vec![0; pmem.len()];
+    pmem.load(0, &mut bytes).unwrap();
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Numbers from a seed.
@@ -224,25 +236,31 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
 #[test]
 fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
     let histories = std::env::var("TERRANE_SEEDS").map_or(2, |n| n.parse().unwrap());
-    let (next, points, images) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let [next, points, images, distinct] = [const { AtomicU64::new(0) }; 4];
     let check_history = |number: u64| {
         for (at, (image, model)) in history(number, 24).iter().enumerate() {
             points.fetch_add(1, Ordering::Relaxed);
+            // Different kinds of crashes may leave the same.
+            let mut left = HashSet::new();
+            let mut crash = |media: &SimMedia, what: &str| {
+                left.insert(hash(media));
+                model.check(media, what);
+                images.fetch_add(1, Ordering::Relaxed);
+            };
             // Where there are few states all of them, else some by seed.
             let states = image.pm_states();
             for state in 0..states.min(12) {
                 let state =
                     if states <= 12 { state } else { state.wrapping_mul(0x9e37_79b9_7f4a_7c15) % states };
-                model.check(
+                crash(
                     &image.crash_to_pm_state(state),
                     &format!("history {number}, call {at}, state {state}"),
                 );
-                images.fetch_add(1, Ordering::Relaxed);
             }
             for kind in CrashKind::ALL.into_iter().chain([CrashKind::PowerWords]) {
-                model.check(&image.crash(kind, at as u64), &format!("history {number}, call {at}, {kind:?}"));
-                images.fetch_add(1, Ordering::Relaxed);
+                crash(&image.crash(kind, at as u64), &format!("history {number}, call {at}, {kind:?}"));
             }
+            distinct.fetch_add(left.len() as u64, Ordering::Relaxed);
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64).min(histories);
@@ -256,16 +274,18 @@ fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
                     }
                     check_history(number);
                     if number > 0 && number.is_multiple_of(20) {
-                        println!("{number} histories, {} crashes", images.load(Ordering::Relaxed));
+                        let told = [&images, &distinct].map(|n| n.load(Ordering::Relaxed));
+                        println!("{number} histories: {} crash images, {} distinct", told[0], told[1]);
                     }
                 }
             });
         }
     });
-    let (points, images) = (points.into_inner(), images.into_inner());
+    let [points, images, distinct] = [points, images, distinct].map(AtomicU64::into_inner);
     let seen = SEEN.each_ref().map(|n| n.load(Ordering::Relaxed));
     println!(
-        "{images} crashes at {points} points; {} commits taken back, {} zones reclaimed",
+        "{images} crash images, {distinct} distinct, at {points} points of {histories} histories; {} commits taken back, {} zones \
+         reclaimed",
         seen[1], seen[2]
     );
     assert!(points > 200 && seen.iter().all(|n| *n > 0), "{seen:?}");
