@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::command::{Counts, cargo, tests};
+use crate::command::{Counts, cargo, root, tests};
 use crate::{Failure, Outcome};
 
 /// Rooms with protocols that loom explores.
@@ -24,10 +24,16 @@ pub(crate) struct TestArgs {
     /// Only the loom models
     #[arg(long)]
     models: bool,
+    /// Only crashes in persistent memory: a million different images of commits, and long histories of the engine
+    #[arg(long, conflicts_with_all = ["long", "models"])]
+    crashes: bool,
 }
 
 pub(crate) fn run(args: &TestArgs) -> Outcome {
     let mut counts = Counts::default();
+    if args.crashes {
+        counts.add(crashes()?);
+    }
     if args.models || args.long {
         counts.add(models()?);
     }
@@ -39,7 +45,7 @@ pub(crate) fn run(args: &TestArgs) -> Outcome {
                 .env("TERRANE_OPS", "3000"),
         )?);
     }
-    if !args.models {
+    if !args.models && !args.crashes {
         counts.add(workspace()?);
     }
     println!("{}", counts.line());
@@ -51,23 +57,21 @@ pub(crate) fn workspace() -> Result<Counts, Failure> {
     tests("tests", &mut cargo(["test", "--workspace"]))
 }
 
-/// Tests of the engine that are run once more with persistent memory in place of the log, ...
-const IN_MEMORY: [&str; 11] = [
-    "model",
+/// Tests of the engine that say nothing of the medium that is tested: they choose their own, or are of the log.
+const OF_ONE_MEDIUM: [&str; 5] = ["index_in_memory", "memory", "page_cache", "space", "trailing_log"];
+
+/// Those that crash and fail, and those of many threads, are run with memory in the page cache too, ...
+const IN_PAGE_CACHE: [&str; 9] = [
     "random_crashes",
     "faults",
     "bitflips",
-    "beside",
-    "cursors",
-    "big",
     "two_phase",
-    "refusals",
-    "published",
+    "model",
     "isolation",
+    "big",
+    "cursors",
+    "published",
 ];
-
-/// ... and with memory in the page cache: those that crash and fail.
-const IN_PAGE_CACHE: [&str; 4] = ["random_crashes", "faults", "bitflips", "two_phase"];
 
 /// ... and with a log behind persistent memory.
 const WITH_LOG: [&str; 3] = ["random_crashes", "faults", "two_phase"];
@@ -77,21 +81,64 @@ const WITH_INDEXES: [&str; 2] = ["random_crashes", "model"];
 
 /// The engine's tests once more, on the other media.
 pub(crate) fn other_media() -> Result<Counts, Failure> {
-    let mut counts = Counts::default();
-    let all = [
-        ("pmem", &IN_MEMORY[..]),
-        ("page-cache", &IN_PAGE_CACHE),
-        ("pmem-log", &WITH_LOG),
-        ("pmem-index", &WITH_INDEXES),
+    let in_memory = of_engine()?;
+    let named = |chosen: &[&str]| chosen.iter().map(|test| (*test).to_owned()).collect();
+    let all: [(&str, Vec<String>); 4] = [
+        ("pmem", in_memory),
+        ("page-cache", named(&IN_PAGE_CACHE)),
+        ("pmem-log", named(&WITH_LOG)),
+        ("pmem-index", named(&WITH_INDEXES)),
     ];
+    let mut counts = Counts::default();
     for (medium, chosen) in all {
         let mut c = cargo(["test", "-p", "terrane"]);
         c.env("TERRANE_TEST_MEDIUM", medium);
-        for test in chosen {
+        for test in &chosen {
             c.args(["--test", test]);
         }
         counts.add(tests(&format!("tests with {medium}"), &mut c)?);
     }
+    Ok(counts)
+}
+
+/// All tests of the engine that are run in persistent memory: a new one is among them.
+fn of_engine() -> Result<Vec<String>, Failure> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(root().join("crates/terrane/tests"))? {
+        let path = entry?.path();
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.extension().is_some_and(|e| e == "rs") && !OF_ONE_MEDIUM.contains(&name) {
+            all.push(name.to_owned());
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// So many histories of commits in persistent memory leave a million different images.
+const CHAIN_HISTORIES: &str = "330";
+
+/// So many histories of the engine, of three hundred operations each, take twenty minutes on two cores; the former take twelve.
+const ENGINE_HISTORIES: &str = "3";
+
+/// Crashes in persistent memory at every store and fence: of what commits are made of, and of the whole engine.
+fn crashes() -> Result<Counts, Failure> {
+    let mut counts = tests(
+        "a million crash images of commits",
+        cargo(["test", "-p", "terrane-chainlog", "--release", "--test", "crash"])
+            .args(["commits_are_whole", "--", "--nocapture"])
+            .env("TERRANE_SEEDS", CHAIN_HISTORIES),
+    )?;
+    counts.add(tests(
+        "every crash of the engine",
+        cargo(["test", "-p", "terrane", "--release", "--test", "crash"])
+            .args(["no_crash_anywhere", "--", "--nocapture"])
+            .env("TERRANE_TEST_MEDIUM", "pmem")
+            .env("TERRANE_CRASH_EXHAUSTIVE", "1")
+            .env("TERRANE_CRASH_OPS", "300")
+            .env("TERRANE_CRASH_NESTED", "200")
+            .env("TERRANE_CRASH_SEEDS", ENGINE_HISTORIES),
+    )?);
     Ok(counts)
 }
 
