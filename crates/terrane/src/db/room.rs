@@ -20,7 +20,7 @@ use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::recovery::RING_SLOTS;
 
-/// How often a writer waits for commits on their way before it says that there is no zone for it.
+/// How often a writer waits for commits on their way, while nothing is written out, before it says that there is no zone for it.
 const PATIENCE: u32 = 8;
 
 impl Engine {
@@ -92,7 +92,7 @@ impl Engine {
         }
         self.counters.full_waits.add(1);
         let began = self.media.now();
-        let mut patience = PATIENCE;
+        let (mut patience, mut flushes) = (PATIENCE, self.counters.flushes.get());
         let outcome = loop {
             self.retry_all();
             let mut failed = None;
@@ -121,6 +121,10 @@ impl Engine {
             };
             let mut ended = waited.err().or(refused).or(failed);
             let any_more = self.tables.load().all().any(more);
+            if self.counters.flushes.get() != flushes {
+                // What that freed others were quicker to take, and it comes free again.
+                (patience, flushes) = (PATIENCE, self.counters.flushes.get());
+            }
             if ended.is_none() && !any_more && patience > 0 {
                 // Commits on their way hold what they saw of subtables, and with it memtables that have been written out since. And others may
                 // have had what became free.
