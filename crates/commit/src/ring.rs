@@ -331,7 +331,7 @@ impl<E: Send> Ring<E> {
 
     /// Returns when nobody has a turn: at once, mostly. A leader calls it before it closes its group. While it waits others can follow it who
     /// would wait for turns themselves, so groups are as large as turns are sought after, and of one commit where they are not.
-    /// Does nothing for a ring without turns.
+    /// For a ring with turns: others have none to wait for.
     pub fn await_turn(&self) {
         if let Some(turns) = &self.gate.turns
             && self.gate.in_turn.load(Ordering::Relaxed)

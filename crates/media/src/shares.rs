@@ -1,11 +1,11 @@
 //! Work in pieces that the caller does together with whatever threads of a pool are idle.
 //!
 //! The caller takes one piece after the other and asks a pool for helpers who do the same. It never waits for a helper that has not begun:
-//! where the pool is busy, or is the caller's own, it does all of it by itself. Helpers that begin when everything is given out find nothing,
-//! and hold nothing of the work meanwhile.
+//! where the pool is busy, or is the caller's own, it does all of it by itself. A helper takes one piece and queues up again, so that whatever
+//! else the pool has to do has its turn between. Helpers that begin when everything is given out find nothing, and hold nothing of the work meanwhile.
 //!
 //! # Concurrency
-//! All of it is under one mutex, taken twice for each piece, which is to be worth far more than that.
+//! All of it is under one mutex, taken three times for each piece, which is to be worth far more than that.
 
 use std::sync::Arc;
 
@@ -35,12 +35,12 @@ struct State<T> {
 }
 
 /// Does `pieces` pieces of work, with at most `helpers` threads of `pool` beside the caller. Blocks until all are done; returns the results in
-/// order. When one fails, no further one begins.
+/// order. When one fails, no further one begins. When this returns, or panics, nobody has the work any more.
 ///
 /// # Errors
-/// That of the first piece to fail; [`terrane_base::ErrorKind::Closed`] if one panicked.
+/// That of the first piece to fail; [`terrane_base::ErrorKind::Closed`] if one panicked on a helper.
 pub fn in_shares<T: Send + 'static>(
-    media: &dyn Media,
+    media: &Arc<dyn Media>,
     (pool, helpers): (Pool, usize),
     name: &'static str,
     pieces: usize,
@@ -54,51 +54,88 @@ pub fn in_shares<T: Send + 'static>(
         failed: None,
     };
     let shared = Arc::new(Shared { pieces, state: Mutex::new(state), ended: Signal::new() });
+    let all = All { media: &**media, shared: &shared };
     for _ in 0..helpers.min(pieces.saturating_sub(1)) {
-        let shared = shared.clone();
-        media.spawn(pool, name, Box::new(move || shared.help()));
+        Shared::send_helper(&shared, media, pool, name);
     }
-    shared.help();
-    let waited = shared.ended.wait_until(media, || shared.state.lock().under_way == 0);
-    // Taken out in any case: helpers that have not begun hold what is left.
-    let (failed, done, _work) = {
-        let mut state = shared.state.lock();
-        (state.failed.take(), std::mem::take(&mut state.done), state.work.take())
-    };
-    match failed {
-        Some(e) => Err(e),
-        None => waited.map(|()| done.into_iter().flatten().collect()),
+    while shared.do_one() {}
+    all.end()
+}
+
+/// All of the work: however the caller leaves it, nobody does any of it behind that.
+struct All<'a, T> {
+    media: &'a dyn Media,
+    shared: &'a Shared<T>,
+}
+
+impl<T> All<'_, T> {
+    fn end(&self) -> Result<Vec<T>> {
+        let shared = self.shared;
+        // Where it does not come to an end by itself, no further piece begins.
+        let waited = shared.ended.wait_until(self.media, || shared.state.lock().under_way == 0);
+        // Taken out in any case: helpers that have not begun hold what is left.
+        let (failed, done, _work) = {
+            let mut state = shared.state.lock();
+            (state.failed.take(), std::mem::take(&mut state.done), state.work.take())
+        };
+        match failed {
+            Some(e) => Err(e),
+            None => waited.and_then(|()| done.into_iter().collect::<Option<_>>().ok_or_else(no_result)),
+        }
+    }
+}
+
+impl<T> Drop for All<'_, T> {
+    fn drop(&mut self) {
+        // Nothing is left of it, unless a piece of the caller's panicked.
+        let _ = self.end();
+    }
+}
+
+impl<T: Send + 'static> Shared<T> {
+    /// Has a thread of the pool do a piece, and the next one in its turn.
+    fn send_helper(shared: &Arc<Self>, media: &Arc<dyn Media>, pool: Pool, name: &'static str) {
+        let (shared, again) = (shared.clone(), media.clone());
+        let help = move || {
+            if shared.do_one() && shared.state.lock().work.is_some() {
+                Shared::send_helper(&shared, &again, pool, name);
+            }
+        };
+        media.spawn(pool, name, Box::new(help));
     }
 }
 
 impl<T> Shared<T> {
-    fn help(&self) {
-        while let Some((piece, work)) = self.take() {
-            let mut taken = Taken { shared: self, piece, result: None };
-            taken.result = Some(work(piece));
-            // What it holds is let go of before the caller hears that all is done.
-            drop(work);
-        }
-    }
-
-    fn take(&self) -> Option<(usize, Work<T>)> {
-        let mut state = self.state.lock();
-        let work = state.work.clone()?;
-        let piece = state.next;
-        state.next += 1;
-        state.under_way += 1;
-        if state.next == self.pieces {
-            state.work = None;
-        }
-        Some((piece, work))
+    /// Does a piece, if there is one.
+    fn do_one(&self) -> bool {
+        let taken = {
+            let mut state = self.state.lock();
+            let Some(work) = state.work.clone() else { return false };
+            let piece = state.next;
+            state.next += 1;
+            state.under_way += 1;
+            if state.next == self.pieces {
+                state.work = None;
+            }
+            Taken { shared: self, work: Some(work), piece, result: None }
+        };
+        taken.carry_out();
+        true
     }
 }
 
 /// A piece that somebody works on: however that ends, the caller is told.
 struct Taken<'s, T> {
     shared: &'s Shared<T>,
+    work: Option<Work<T>>,
     piece: usize,
     result: Option<Result<T>>,
+}
+
+impl<T> Taken<'_, T> {
+    fn carry_out(mut self) {
+        self.result = self.work.as_ref().map(|work| work(self.piece));
+    }
 }
 
 impl<T> Drop for Taken<'_, T> {
@@ -106,7 +143,6 @@ impl<T> Drop for Taken<'_, T> {
         let result = self.result.take().unwrap_or_else(|| Err(no_result()));
         let unneeded = {
             let mut state = self.shared.state.lock();
-            state.under_way -= 1;
             match result {
                 Ok(done) => {
                     if let Some(place) = state.done.get_mut(self.piece) {
@@ -120,15 +156,16 @@ impl<T> Drop for Taken<'_, T> {
                 }
             }
         };
-        // Without the lock: whatever it holds goes with it.
-        drop(unneeded);
+        // Whatever it holds is let go of before the caller hears that all is done, and without the lock.
+        drop((unneeded, self.work.take()));
+        self.shared.state.lock().under_way -= 1;
         self.shared.ended.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{Barrier, mpsc};
 
     use terrane_base::ErrorKind;
@@ -137,7 +174,7 @@ mod tests {
     use crate::real::{RealMedia, RealOptions};
     use crate::sim::SimMedia;
 
-    fn threads(flush_threads: usize) -> Arc<RealMedia> {
+    fn threads(flush_threads: usize) -> Arc<dyn Media> {
         RealMedia::new(RealOptions { flush_threads, ..RealOptions::default() }).unwrap()
     }
 
@@ -150,7 +187,7 @@ mod tests {
             three.wait();
             Ok(n * 10)
         };
-        assert_eq!(in_shares(&*media, (Pool::Flush, 2), "share", 3, met).unwrap(), [0, 10, 20]);
+        assert_eq!(in_shares(&media, (Pool::Flush, 2), "share", 3, met).unwrap(), [0, 10, 20]);
     }
 
     #[test]
@@ -165,23 +202,45 @@ mod tests {
             let _held = &in_work;
             Ok(n)
         };
-        assert_eq!(in_shares(&*media, (Pool::Flush, 4), "share", 5, work).unwrap(), [0, 1, 2, 3, 4]);
+        assert_eq!(in_shares(&media, (Pool::Flush, 4), "share", 5, work).unwrap(), [0, 1, 2, 3, 4]);
         assert_eq!(Arc::strong_count(&held), 1, "helpers are queued still");
         let done = held.clone();
         let work = move |n| match n {
             2 => Err(Error::new(ErrorKind::OutOfSpace, "full")),
             _ => Ok(done.clone()),
         };
-        assert!(in_shares(&*media, (Pool::Flush, 4), "share", 5, work).is_err());
+        assert!(in_shares(&media, (Pool::Flush, 4), "share", 5, work).is_err());
         assert_eq!(Arc::strong_count(&held), 1, "of the results neither");
         drop(go);
-        assert_eq!(in_shares(&*media, (Pool::Flush, 4), "share", 0, |_| Ok(())).unwrap(), []);
+        assert_eq!(in_shares(&media, (Pool::Flush, 4), "share", 0, |_| Ok(())).unwrap(), []);
+    }
+
+    #[test]
+    fn what_else_a_pool_has_to_do_has_its_turn_between_pieces() {
+        let media = threads(1);
+        let (begun, besides) = (AtomicBool::new(false), Arc::new(AtomicBool::new(false)));
+        let (pool, caller) = (media.clone(), std::thread::current().id());
+        let work = move |_| {
+            if std::thread::current().id() == caller {
+                while !besides.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+            } else if !begun.swap(true, Ordering::Relaxed) {
+                let besides = besides.clone();
+                pool.spawn(Pool::Flush, "besides", Box::new(move || besides.store(true, Ordering::Release)));
+            } else {
+                assert!(besides.load(Ordering::Acquire), "the helper was first again");
+            }
+            Ok(())
+        };
+        in_shares(&media, (Pool::Flush, 1), "share", 4, work).unwrap();
     }
 
     #[test]
     fn after_a_failure_or_a_panic_no_further_piece_begins() {
         for panics in [false, true] {
-            let media = SimMedia::new(1);
+            let sim = SimMedia::new(1);
+            let media = sim.clone() as Arc<dyn Media>;
             let begun = Arc::new(AtomicUsize::new(0));
             let count = begun.clone();
             let work = move |n: usize| {
@@ -192,13 +251,13 @@ mod tests {
                     _ => Ok(n),
                 }
             };
-            let run = || in_shares(&*media, (Pool::Flush, 2), "share", 9, work);
+            let run = || in_shares(&media, (Pool::Flush, 2), "share", 9, work);
             match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
                 Ok(result) => assert_eq!(result.unwrap_err().kind(), ErrorKind::OutOfSpace),
                 Err(_) => assert!(panics),
             }
             assert_eq!(begun.load(Ordering::Relaxed), 3);
-            media.run_all();
+            sim.run_all();
             assert_eq!(begun.load(Ordering::Relaxed), 3, "helpers find nothing");
         }
         // A helper's panic is the caller's error.
@@ -210,7 +269,7 @@ mod tests {
             assert!(std::thread::current().id() == caller, "on purpose");
             Ok(())
         };
-        let e = in_shares(&*media, (Pool::Flush, 1), "share", 2, work).unwrap_err();
+        let e = in_shares(&media, (Pool::Flush, 1), "share", 2, work).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Closed, "{e}");
     }
 }

@@ -237,7 +237,9 @@ impl Engine {
     }
 
     fn lead(self: &Arc<Self>, lead: Lead<'_, Box<Request>>) {
-        self.ring.await_turn();
+        if self.journal.chains().is_some() {
+            self.ring.await_turn();
+        }
         let group = lead.close();
         let mut requests: Requests = smallvec![group.own];
         requests.extend(group.followers);

@@ -25,7 +25,7 @@ use crate::db::request::{Placed, Request};
 use crate::db::snapshot::{Registered, Snapshot, SnapshotGuard, Snapshots};
 use crate::db::stats::Counters;
 use crate::db::table::{Super, Table};
-use crate::levels::{Heirs, Ids, ManifestStore, Poison, Reclaimer, Space};
+use crate::levels::{Heirs, Homes, Ids, ManifestStore, Poison, Reclaimer, Space};
 use crate::options::Options;
 use crate::read::blocks::load;
 use crate::read::iter::foreign_snapshot;
@@ -285,7 +285,12 @@ impl Engine {
 
     /// What enters the cache of what is written: see [`Heirs::new`].
     pub(crate) fn heirs(&self, table: SubtableId, sections: bool, allowance: usize) -> Heirs {
-        let (cache, homes) = (self.cache.clone(), self.estates.homes(table));
+        self.heirs_at(self.estates.homes(table), sections, allowance)
+    }
+
+    /// As [`Engine::heirs`], of a subtable that is at home there.
+    pub(crate) fn heirs_at(&self, homes: Homes, sections: bool, allowance: usize) -> Heirs {
+        let cache = self.cache.clone();
         match self.options.tuning.warm {
             true => Heirs::new(cache, homes, sections, allowance),
             false => Heirs::none(cache, homes),

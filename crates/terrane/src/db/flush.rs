@@ -104,7 +104,8 @@ impl Engine {
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(bytes);
         let size = memtable.bytes() as u64;
-        self.pacer.flushed(size, self.media.now().saturating_sub(began));
+        // Of one that has a zone and hardly anything in it most of the time is the flush of the device.
+        self.pacer.flushed(memtable.filled_bytes() as u64, self.media.now().saturating_sub(began));
         // Only this job writes it: one flush per subtable runs at a time.
         let before = table.flushed_bytes.load(Ordering::Relaxed);
         table.flushed_bytes.store((before + size) / 2, Ordering::Relaxed);

@@ -19,25 +19,28 @@ use terrane_base::{Lsn, Result, SubtableId};
 
 use crate::db::engine::{Engine, Tables};
 use crate::db::journal::Journal;
+use crate::db::pacing::BRAKE;
 use crate::db::table::Table;
 use crate::memtable::Memtable;
 use crate::options::IndexKind;
 
-/// Memory is looked at once whenever another so many parts of it are in use, or are no more.
+/// Memtables are looked at whenever another of so many parts of memory is in use, or is no more.
 const LOOKS: usize = 512;
 /// A subtable is idle whose memtable has one zone still when this part of all memory has been written since its first record.
 const IDLE_PART: u64 = 16;
 /// Idle subtables that are written out at a time: others wait behind them.
 const IDLE_AT_A_TIME: usize = 4;
+/// Busy ones are, too, where memory is as full as that: a little before writers are slowed down.
+const BESIDE_IDLE: f64 = BRAKE - 0.05;
 
 impl Engine {
     /// Freezes the active memtable of `table`, unless it is empty.
     pub(crate) fn freeze_active(self: &Arc<Self>, table: &Arc<Table>) {
         let Some(_freezing) = self.freezing.try_lock() else {
-            // Someone freezes already; the next commit to a full memtable will ask again.
+            // Someone freezes already. Whoever next commits to a full memtable, or looks at memory, will ask again.
             return;
         };
-        // The next commit to it will ask again after an error, too.
+        // After an error they will ask again, too.
         let _later = self.freeze_locked(table);
     }
 
@@ -151,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// Whether the memory in use is another than when somebody last asked, by more than can be ignored. Looking at all memtables takes longer
+    /// Whether the memory in use is another than when somebody last looked, by more than can be ignored. Looking at all memtables takes longer
     /// than a commit does, and most commits change next to nothing of it. Where it is nearly full every look counts.
     fn is_used_otherwise(&self) -> bool {
         let (used, limit) = (self.memory.used(), self.memory.limit());
@@ -182,7 +185,9 @@ impl Engine {
             flushable += if t.has_l0_room() { frozen } else { 0 };
             active += own;
             lone += usize::from(self.has_one_zone(state.active()));
-            lone_on_their_way += state.memtables[1..].iter().filter(|m| self.has_one_zone(m)).count();
+            if t.has_l0_room() {
+                lone_on_their_way += state.memtables[1..].iter().filter(|m| self.has_one_zone(m)).count();
+            }
             // One that is small beside the others frees little.
             let rank = (t.can_flush_next() && own * 8 > self.options.memtable_freeze_bytes(), own);
             if best.is_none_or(|(b, _)| rank >= b) {
@@ -197,7 +202,7 @@ impl Engine {
         let enough = if at_once { flushable } else { waiting };
         if enough * 4 < used && ours {
             let idle = self.idle(&tables, lone);
-            if idle.is_empty() || self.memory.fullness() > 0.75 {
+            if idle.is_empty() || self.memory.fullness() > BESIDE_IDLE {
                 self.freeze_active(best);
             }
             let more = IDLE_AT_A_TIME.saturating_sub(lone_on_their_way);
@@ -205,12 +210,12 @@ impl Engine {
         }
     }
 
-    /// Subtables that hardly anybody writes to, the oldest first: see [`IDLE_PART`]. None if all that have one zone of persistent memory, `lone`
-    /// of them, have little of it together: then they are no reason why others freeze early.
+    /// Subtables that hardly anybody writes to, the oldest first: see [`IDLE_PART`]. None if together they have less than an eighth of the memory:
+    /// then they are no reason why others freeze early. (At most `lone` memtables are theirs.)
     fn idle<'a>(&self, tables: &'a Tables, lone: usize) -> Vec<&'a Arc<Table>> {
         let Some(chains) = self.journal.chains() else { return Vec::new() };
-        let zone = chains.space().zone_bytes();
-        if lone * zone * 8 < self.memory.limit() {
+        let few = |zones: usize| zones * chains.space().zone_bytes() * 8 < self.memory.limit();
+        if few(lone) {
             return Vec::new();
         }
         // An LSN counts bytes.
@@ -221,11 +226,15 @@ impl Engine {
             self.has_one_zone(state.active()).then_some((first, t))
         });
         let mut older: Vec<_> = older.collect();
+        if few(older.len()) {
+            return Vec::new();
+        }
         older.sort_unstable_by_key(|(first, _)| *first);
         older.into_iter().map(|(_, t)| t).collect()
     }
 
-    fn has_one_zone(&self, memtable: &Memtable) -> bool {
+    /// Whether it has no more of persistent memory than the least that a memtable has.
+    pub(crate) fn has_one_zone(&self, memtable: &Memtable) -> bool {
         let zone = self.journal.chains().map_or(0, |chains| chains.space().zone_bytes());
         memtable.chain().is_some_and(|records| records.bytes() == zone)
     }

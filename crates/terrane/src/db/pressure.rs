@@ -41,8 +41,9 @@ impl Engine {
             }
             (passes.rate(), sinking.rate())
         };
-        // Others have frozen some since it did.
-        let idle = self.generation.load(Ordering::Relaxed) > state.active().generation() + IDLE;
+        // Others have frozen some since it did. (In persistent memory idle ones freeze by the dozen for the sake of busy ones.)
+        let others = self.generation.load(Ordering::Relaxed) > state.active().generation() + IDLE;
+        let idle = others && (self.journal.chains().is_none() || self.has_one_zone(state.active()));
         if (version.l0.len() < 2 || idle && !due) && state.memtables.len() < 2 {
             // Nothing of it waits, so nothing of it can be waited for: what it has says nothing about what others may write.
             return [None, for_debt(debt, sinking.unwrap_or(FIRST_MERGE_RATE))];

@@ -108,7 +108,7 @@ impl Memtable {
         Memtable {
             records,
             keys: KeyFilter::new(budget.clone()),
-            sample: KeySample::new(),
+            sample: KeySample::new(budget.clone()),
             tombstones: MemTombstones::new(budget),
             stretch: Stretch::new(generation),
             deletes: AtomicU64::new(0),
@@ -293,7 +293,7 @@ impl Memtable {
     pub(crate) fn bytes(&self) -> usize {
         let zones = self.chain().map_or(0, ChainRecords::bytes);
         let index = self.index().bytes() + self.index().lent_bytes();
-        index + self.tombstones.bytes() + self.keys.bytes() + zones
+        index + self.tombstones.bytes() + self.keys.bytes() + self.sample.bytes() + zones
     }
 
     /// About what its records take, wherever they and the index are. Of zones of persistent memory only what records have filled: they are

@@ -333,5 +333,5 @@ fn rebuild<'a>(
         let (memtable, slot) = &zones[n];
         memtable.read_back(*slot)
     };
-    in_shares(&**media, (Pool::Flush, threads - 1), "rebuild", count, read_back).map(drop)
+    in_shares(media, (Pool::Flush, threads - 1), "rebuild", count, read_back).map(drop)
 }

@@ -29,6 +29,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
+use terrane_base::metrics::STRIPES;
 use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, MemoryBudget, Result, SubtableId};
 use terrane_cache::{Cache, CacheOptions, HeatSampler};
@@ -67,9 +68,9 @@ const GROUP_BYTES: u64 = 1 << 20;
 
 static NEXT_DATABASE: AtomicU64 = AtomicU64::new(1);
 
-/// As many leaders as can run at a time, and twice that, for threads come to buckets by chance.
+/// As many leaders as can run at a time, and twice that, for threads come to buckets by chance; but no more than threads are told apart.
 fn buckets() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from) * 2
+    (std::thread::available_parallelism().map_or(2, usize::from) * 2).min(STRIPES)
 }
 
 /// Opens (or creates) the database in `dir`.

@@ -21,7 +21,7 @@ use crate::db::table::Table;
 use crate::levels::{Heir, Heirs, Ids, RunWriter, Space, WrittenRun};
 use crate::memtable::Memtable;
 
-/// A range has this many extents at least: the last one of each is not full.
+/// Ranges are such that each has about so many extents at least: the last one of each is not full.
 const LEAST_EXTENTS: usize = 4;
 /// Ranges for each thread: they are not of the same size, and threads begin late.
 const RANGES_PER_THREAD: usize = 2;
@@ -47,19 +47,18 @@ impl Engine {
         snapshots: Vec<u64>,
     ) -> Result<(WrittenRun, Vec<ValueRef>)> {
         let threads = self.options.flush_threads();
-        let most = memtable.filled_bytes() / (LEAST_EXTENTS * self.options.tuning.extent_bytes);
         let source = Source {
             tombstones: memtable.tombstones.to_ranges(&snapshots)?,
-            cuts: memtable.cuts(most.clamp(1, threads * RANGES_PER_THREAD)),
+            cuts: memtable.cuts(self.ranges(memtable, threads * RANGES_PER_THREAD)),
             memtable: memtable.clone(),
             snapshots,
             space: self.space.clone(),
             ids: self.ids.clone(),
             form: extent_form(&table.options(), 0, self.options.tuning.extent_bytes),
         };
-        let (engine, id, ranges) = (self.clone(), table.id, source.cuts.len() + 1);
-        let write = move |n| source.write_range(n, engine.heirs(id, true, 0));
-        let written = in_shares(&*self.media, (Pool::Flush, threads - 1), "flush a range", ranges, write)?;
+        let (engine, homes, ranges) = (self.clone(), self.estates.homes(table.id), source.cuts.len() + 1);
+        let write = move |n| source.write_range(n, engine.heirs_at(homes.clone(), true, 0));
+        let written = in_shares(&self.media, (Pool::Flush, threads - 1), "flush a range", ranges, write)?;
         let in_order = written.into_iter().reduce(|(mut run, mut values), (behind, more)| {
             run.append(behind);
             values.extend(more);
@@ -69,6 +68,16 @@ impl Engine {
             .ok_or_else(|| Error::new(ErrorKind::Closed, "a memtable was written out in no range"))?;
         run.sync()?;
         Ok((run, values))
+    }
+}
+
+impl Engine {
+    /// In how many ranges a memtable is written, at most so many. Of each key one version is written, mostly.
+    fn ranges(&self, memtable: &Memtable, most: usize) -> usize {
+        let (keys, records) = (memtable.index().keys(), memtable.index().len().max(1));
+        let bytes = memtable.filled_bytes() as f64 * (keys as f64 / records as f64).min(1.0);
+        let least = (LEAST_EXTENTS * self.options.tuning.extent_bytes).max(1);
+        (bytes as usize / least).clamp(1, most)
     }
 }
 

@@ -85,3 +85,16 @@ fn a_range_that_cannot_be_written_leaves_nothing_behind_and_is_written_later() {
     assert!(contents(&t, ReadOptions::new()) == after);
     assert!(db.check(|_| true).unwrap().is_clean());
 }
+
+#[test]
+fn keys_that_are_written_again_and_again_make_no_ranges() {
+    let media = SimMedia::new(4);
+    let db = Db::open_on(media, "/db", options()).unwrap();
+    let t = db.create_subtable("t", SubtableOptions::new().block_bytes(4 << 10)).unwrap();
+    for n in 0..60_000u64 {
+        t.put(&key(n % 1000), &n.to_be_bytes()).unwrap();
+    }
+    t.flush().unwrap();
+    let state = t.table().state();
+    assert_eq!(state.version.levels.first().unwrap().refs().len(), 1, "a thousand small records");
+}
