@@ -92,7 +92,8 @@ pub(crate) struct RunArgs {
     /// (Other files of terrane-pm-memory cost nothing, nor do indexes of terrane-pm-index.) Default: nothing
     #[arg(long)]
     pub(crate) pm_cost: Option<PmCost>,
-    /// Where databases are made; it wants room for all engines' data at once
+    /// Where databases are made; it wants room for all engines' data at once. What stands for persistent memory is in `/dev/shm` where that is,
+    /// and is removed with the rest unless the program is killed
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
     /// The engines' settings, instead of those built in
@@ -151,7 +152,7 @@ pub(crate) struct ReproArgs {
     /// each of nine engines, and hours). What an engine has no room for, it says, and the run ends
     #[arg(long, default_value_t = 1.0)]
     pub(crate) scale: f64,
-    /// Where databases are made
+    /// Where databases are made; what stands for persistent memory is in `/dev/shm` where there is room
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
     /// The rows behind the figures go to standard error as JSON, instead of as text

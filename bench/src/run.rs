@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use crate::Failure;
 use crate::args::RunArgs;
 use crate::engine::Entrant;
+use crate::machine;
 use crate::report::{self, Row};
 use crate::settings::{Peers, Settings};
 use crate::worker::{Answer, Hello, Job, Order};
@@ -160,9 +161,14 @@ pub(crate) fn main_memory() -> Option<&'static Path> {
     Some(Path::new(MAIN_MEMORY)).filter(|dir| dir.is_dir())
 }
 
-/// A fresh directory for what stands for persistent memory: in `dir`, or in main memory where that is possible.
-pub(crate) fn memory_scratch(dir: Option<&Path>) -> Result<TempDir, Failure> {
-    scratch(dir.or(main_memory()))
+/// A fresh directory for what stands for persistent memory, so many bytes of it: in main memory where there is room, else in `dir`.
+pub(crate) fn memory_scratch(dir: Option<&Path>, bytes: u64) -> Result<TempDir, Failure> {
+    let has_room =
+        |dir: &&Path| Ok::<_, Failure>(machine::room_in_memory(dir)?.is_some_and(|room| bytes < room));
+    match main_memory() {
+        Some(memory) if has_room(&memory)? => scratch(Some(memory)),
+        _ => scratch(dir),
+    }
 }
 
 /// A fresh directory within `parent` (made if it is not there), or within the system's; gone with what is returned.
@@ -178,10 +184,11 @@ fn discard(dir: &Path) -> Result<(), Failure> {
     std::fs::remove_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()).into())
 }
 
-/// A worker process. Dropped without [`Worker::stop`], it meets the end of its input and stops by itself.
+/// A worker process. Dropped without [`Worker::stop`], it is ended: its files are about to be removed.
 pub(crate) struct Worker {
     child: Child,
-    to: ChildStdin,
+    /// There until it is stopped.
+    to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
     name: String,
     opened_seconds: f64,
@@ -204,7 +211,8 @@ impl Worker {
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(format!("{name}: its process has no pipes").into());
         };
-        let mut worker = Worker { child, to, from: BufReader::new(from), name, opened_seconds: 0.0 };
+        let mut worker =
+            Worker { child, to: Some(to), from: BufReader::new(from), name, opened_seconds: 0.0 };
         let hello: Hello = worker.hear()?;
         worker.opened_seconds = hello.opened_seconds;
         Ok(worker)
@@ -224,7 +232,9 @@ impl Worker {
         let mut line = serde_json::to_string(order)?;
         line.push('\n');
         // If it cannot be told, it ended: that shows when it is heard.
-        let _ = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
+        if let Some(to) = &mut self.to {
+            let _ = to.write_all(line.as_bytes()).and_then(|()| to.flush());
+        }
         Ok(())
     }
 
@@ -247,10 +257,20 @@ impl Worker {
         self.stop()
     }
 
-    pub(crate) fn stop(self) -> Result<(), Failure> {
-        let Worker { mut child, to, from, name, .. } = self;
-        drop((to, from));
-        let status = child.wait()?;
-        if status.success() { Ok(()) } else { Err(format!("{name}: closing failed: {status}").into()) }
+    pub(crate) fn stop(mut self) -> Result<(), Failure> {
+        // It meets the end of its input.
+        drop(self.to.take());
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("{}: closing failed: {status}", self.name).into()) }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.to.is_some() {
+            // An error says that it has ended already.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }

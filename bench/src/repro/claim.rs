@@ -87,7 +87,10 @@ impl Of {
             Of::Space | Of::SpaceAgainst => Some(row.space_amp),
             Of::Rest => Some(row.settled_after_s),
             Of::WrittenAgainst => row.write_amp,
-            Of::MovedAgainst => Some((row.device_read + row.device_written) as f64 / row.ops as f64),
+            // (A file system in main memory moves nothing.)
+            Of::MovedAgainst => Some(row.device_read + row.device_written)
+                .filter(|bytes| *bytes > 0)
+                .map(|bytes| bytes as f64 / row.ops as f64),
             Of::MeanAgainst => Some(row.mean_us),
             Of::Open => Some(row.seconds),
             Of::DeviceReads => Some(row.device_reads_per_s),

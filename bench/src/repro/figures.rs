@@ -378,7 +378,8 @@ fn ycsb_claims() -> impl Iterator<Item = Claim> {
     let speeds = YCSB_CLAIMS.into_iter().map(|(w, bound)| pair(PM, SMALL, w, Of::Speed, Some(bound)));
     let latencies =
         YCSB_LATENCIES.into_iter().map(|(w, bound)| pair(PM, SMALL, w, Of::MeanAgainst, Some(bound)));
-    let io = [Of::WrittenAgainst, Of::MovedAgainst].map(|of| pair(PM, SMALL, W::YcsbA, of, Some(YCSB_IO)));
+    let io = [(Of::WrittenAgainst, None), (Of::MovedAgainst, Some(YCSB_IO))]
+        .map(|(of, bound)| pair(PM, SMALL, W::YcsbA, of, bound));
     speeds.chain(latencies).chain(io)
 }
 

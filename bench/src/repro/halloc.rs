@@ -50,7 +50,7 @@ pub(super) fn measure(
     let (tiny, subtables, memtables, zones) = (scaled(TINY), scaled(SMALL), scaled(MIDDLE), scaled(ZONES));
     let bytes = subtables * (256 + 8) + memtables * (2048 + 8) + zones * (ZONE_BYTES + 8) + (64 << 10);
     let plan = Plan { bytes, subtables, memtables, zone_bytes: ZONE_BYTES };
-    let dir = run::memory_scratch(a.dir.as_deref())?;
+    let dir = run::memory_scratch(a.dir.as_deref(), 2 * bytes)?;
     let (tiny_path, path) = (dir.path().join("tiny"), dir.path().join("pm"));
     let media = RealMedia::new(RealOptions::default())?;
     create_tiny(&*media, &tiny_path, tiny)?;
@@ -88,12 +88,12 @@ pub(super) fn measure(
         }
     }
     let objects = subtables + memtables + zones;
-    let note = format!("simulated; {objects} objects, all free; with two flushes of the file");
+    let note = format!("simulated; {objects} objects, all free; with three flushes of the file");
     see(line("opening a memory".to_owned(), None, median(opened), "ms", note))?;
     let Left { taken, leaked, .. } = left[0];
     let free = objects - taken - leaked;
     let note = format!(
-        "simulated; {taken} objects taken, {leaked} leaked, {free} free; with two flushes of the file"
+        "simulated; {taken} objects taken, {leaked} leaked, {free} free; with three flushes of the file"
     );
     let millis = median(left.iter().map(|l| l.millis).collect());
     see(line("opening a memory that was not closed".to_owned(), None, millis, "ms", note))?;
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_memory_that_was_left_has_what_was_taken_and_nothing_that_leaked() {
-        let dir = run::memory_scratch(None).unwrap();
+        let dir = run::memory_scratch(None, 8 << 20).unwrap();
         let path = dir.path().join("pm");
         let media = RealMedia::new(RealOptions::default()).unwrap();
         let plan = Plan { bytes: 1 << 20, subtables: 1000, memtables: 100, zone_bytes: 4096 };
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn objects_of_128_bytes_lie_side_by_side() {
-        let dir = run::memory_scratch(None).unwrap();
+        let dir = run::memory_scratch(None, 8 << 20).unwrap();
         let path = dir.path().join("tiny");
         let media = RealMedia::new(RealOptions::default()).unwrap();
         create_tiny(&*media, &path, 1000).unwrap();

@@ -290,6 +290,32 @@ fn once_a_flush_has_failed_a_memory_in_the_page_cache_is_trusted_no_more() {
 }
 
 #[test]
+fn a_flush_that_fails_while_a_memory_is_opened_counts_as_well() {
+    for (closed, failing) in [false, true].into_iter().flat_map(|closed| (0..3).map(move |n| (closed, n))) {
+        let media = machine();
+        let halloc = open(&media, PmemMode::PageCache).unwrap();
+        halloc.pool(PoolKind::Zones).get().unwrap().commit(1).unwrap();
+        if closed {
+            halloc.close(&*media).unwrap();
+        }
+        let media = media.image().crash(CrashKind::Process, failing);
+        media.set_fault(Some(FaultPlan::nth(failing, Fault::Io).only(&[OpKind::Sync])));
+        assert_eq!(open(&media, PmemMode::PageCache).map(drop).unwrap_err().kind(), ErrorKind::Io);
+        media.set_fault(None);
+        let e = open(&media, PmemMode::PageCache).map(drop).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Stale, "closed: {closed}, flush {failing}");
+        for seed in 0..20 {
+            let after = media.image().crash(CrashKind::PowerLost, seed);
+            if let Ok(halloc) = open(&after, PmemMode::PageCache) {
+                // What was closed in order, and has not changed since.
+                assert!(closed);
+                assert_eq!(halloc.pool(PoolKind::Zones).taken(), 1);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_damaged_copy_of_the_state_brings_back_no_older_one() {
     let media = machine();
     open(&media, PmemMode::PageCache).unwrap().close(&*media).unwrap();

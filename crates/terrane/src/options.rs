@@ -161,8 +161,8 @@ impl PmemOptions {
     }
 
     /// What a [stand-in](PmemMode::StandIn) costs beside ordinary memory until the database is closed: for development, without a device.
-    /// Charged are stores and fences, blocks of data that are read there, and records that lookups and cursors find; not indexes
-    /// that lie there ([`PmemOptions::index_in_memory`]), nor looks at other keys' records. For [`crate::Db::open`] alone.
+    /// Charged are stores and fences, blocks of data that are read there, and records that lookups, cursors, flushes and openings read; not
+    /// indexes there ([`PmemOptions::index_in_memory`]), nor looks at other keys' records. For [`crate::Db::open`] alone.
     #[must_use]
     pub fn cost(mut self, cost: PmemCost) -> Self {
         self.cost = Some(cost);

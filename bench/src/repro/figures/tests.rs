@@ -53,6 +53,8 @@ fn what_the_reference_says_of_latency_and_io_is_claimed_uniform_and_with_zipf() 
     assert_eq!(lost, [4, 0, 4, 0, 0, 0], "A, B, D and F with all files in memory, uniform and with zipf");
 }
 
+// Without the peers the rest is shorter.
+#[cfg(feature = "peers")]
 #[test]
 fn a_device_s_costs_make_a_figure_longer_by_less_than_a_fifth() {
     // Of rows, and of what is loaded before.
@@ -65,8 +67,7 @@ fn a_device_s_costs_make_a_figure_longer_by_less_than_a_fifth() {
         runs(named("pm-ycsb").unwrap()).into_iter().partition(|(args, _)| args.pm_cost.is_some());
     for at in 0..2 {
         let of = |runs: &[(RunArgs, Vec<Claim>)]| runs.iter().map(|r| time(r)[at]).sum::<f64>();
-        // (Without the peers the rest is shorter.)
-        assert!(costly.len() == 2 && (cfg!(not(feature = "peers")) || of(&costly) < of(&plain) / 5.0));
+        assert!(costly.len() == 2 && of(&costly) < of(&plain) / 5.0);
     }
 }
 

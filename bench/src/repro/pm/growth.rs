@@ -13,8 +13,10 @@ const FIGURE: &str = "pm-dbsize";
 const RECORDS: u64 = 500_000;
 const SIZES: &str = "--key-bytes 8 --value-bytes 500 --memtable-mib 424 --cache-mib 242";
 const GROWTH: u64 = 6;
-/// What the reference says to keep of its speed, and that its baseline, with small memtables, keeps.
-const KEPT: [(Kind, f64); 2] = [(Kind::TerranePm, 0.73), (Kind::TerraneSkiplistSmall, 0.12)];
+/// What the reference says to keep of its speed.
+const KEPT: f64 = 0.73;
+/// What it says that its baseline, with small memtables, keeps: nothing that ours is to be held to.
+const BASELINE_KEPT: f64 = 0.12;
 
 /// Measures; `see` gets each line as it comes.
 pub(in crate::repro) fn measure(
@@ -35,10 +37,13 @@ pub(in crate::repro) fn measure(
             median(rows.iter().filter(|r| r.entrant.kind == engine).map(|r| r.ops_per_s).collect())
         };
         let (before, after) = (speed(&small), speed(&large));
-        let claimed = KEPT.iter().find(|(kind, _)| *kind == engine).map(|(_, kept)| *kept);
+        let claimed = (engine == Kind::TerranePm).then_some(KEPT);
         let mut note = format!("{before:.0} and {after:.0} operations per second");
         if let Some(what) = small.iter().find(|r| r.entrant.kind == engine).and_then(|r| r.pmem.as_ref()) {
             note = format!("{what}; {note}");
+        }
+        if engine == Kind::TerraneSkiplistSmall {
+            note = format!("{note}; the reference's kept {BASELINE_KEPT}");
         }
         let row = format!("{} with {GROWTH} times the records", engine.name());
         see(line(FIGURE, row, claimed, after / before, "of the speed", note))?;

@@ -48,16 +48,18 @@ pub(super) struct Memory {
 
 impl Memory {
     /// One with room for a memtable of so many bytes of records, for its index, and for a zone that each thread sets aside. What stands for
-    /// a device is in main memory, and has its `costs` too if that is wanted; what is in the page cache belongs on a disk.
+    /// a device is in main memory where there is room, and has its `costs` too if that is wanted; what is in the page cache belongs on a disk.
     pub(super) fn create(
         a: &ReproArgs,
         mode: PmemMode,
         costs: Option<PmCost>,
         record_bytes: u64,
     ) -> Result<Memory, Failure> {
+        let zones = (record_bytes * 3).div_ceil(ZONE_BYTES) + 64;
+        let bytes = (zones * (ZONE_BYTES + 8) + (1 << 20)).next_multiple_of(4096);
         let dir = match mode {
             PmemMode::PageCache => run::scratch(a.dir.as_deref())?,
-            _ => run::memory_scratch(a.dir.as_deref())?,
+            _ => run::memory_scratch(a.dir.as_deref(), bytes)?,
         };
         let path = dir.path().join("pm");
         let threads = RealOptions::default();
@@ -65,8 +67,6 @@ impl Memory {
             Some(costs) => RealMedia::with_pmem_cost(threads, costs.cost()),
             None => RealMedia::new(threads),
         }?;
-        let zones = (record_bytes * 3).div_ceil(ZONE_BYTES) + 64;
-        let bytes = (zones * (ZONE_BYTES + 8) + (1 << 20)).next_multiple_of(4096);
         let plan = Plan { bytes, subtables: 16, memtables: 64, zone_bytes: ZONE_BYTES };
         Halloc::create(&*media, &path, &plan, UUID, 0)?;
         Ok(Memory { media, path, mode, _dir: dir })

@@ -58,14 +58,19 @@ impl Queue {
 }
 
 thread_local! {
-    /// Of the memory that this thread wrote last: its address, the last block, and when that will have been written.
-    static LAST: Cell<(usize, u64, u64)> = const { Cell::new((0, 0, 0)) };
+    /// Of the memory that this thread wrote last: its number, the last block, and when that will have been written.
+    static LAST: Cell<(u64, u64, u64)> = const { Cell::new((0, 0, 0)) };
 }
+
+/// The number of the next memory. None has 0.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// A memory that costs more than the one it is made of.
 #[derive(Debug)]
 pub struct CostlyPmem {
     inner: Arc<dyn Pmem>,
+    /// Which one it is of this process. (Addresses come again.)
+    number: u64,
     cost: PmemCost,
     start: Instant,
     queue: Queue,
@@ -74,7 +79,8 @@ pub struct CostlyPmem {
 impl CostlyPmem {
     /// `inner`, at this cost beside its own.
     pub fn new(inner: Arc<dyn Pmem>, cost: PmemCost) -> Self {
-        CostlyPmem { inner, cost, start: Instant::now(), queue: Queue::default() }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        CostlyPmem { inner, number, cost, start: Instant::now(), queue: Queue::default() }
     }
 
     fn now(&self) -> u64 {
@@ -84,7 +90,7 @@ impl CostlyPmem {
     /// What this thread wrote last here: the block, and when it will have been written.
     fn last(&self) -> Option<(u64, u64)> {
         let (memory, block, end) = LAST.get();
-        (memory == self.base().addr().get()).then_some((block, end))
+        (memory == self.number).then_some((block, end))
     }
 
     /// Lines of a range are on their way to the device.
@@ -97,7 +103,7 @@ impl CostlyPmem {
         let blocks = (last - first) as u64 + u64::from(!begun);
         if blocks > 0 {
             let end = self.queue.add(self.now(), blocks * self.cost.write.as_nanos() as u64);
-            LAST.set((self.base().addr().get(), last as u64, end));
+            LAST.set((self.number, last as u64, end));
         }
     }
 
