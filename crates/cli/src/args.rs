@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+use crate::medium::MediumArgs;
+
 /// Terrane, a key-value storage engine.
 #[derive(Debug, Parser)]
 #[command(name = "terrane", version, about, long_about = None)]
@@ -80,17 +82,6 @@ impl DbArgs {
     }
 }
 
-/// Where the demo's commits go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum DemoMedium {
-    /// A log on the device
-    Log,
-    /// Persistent memory
-    Pmem,
-    /// An ordinary file in its place, in the page cache, and a log behind it
-    PageCache,
-}
-
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DemoArgs {
     /// Records to load
@@ -111,12 +102,8 @@ pub(crate) struct DemoArgs {
     /// Memory for cached blocks, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub(crate) cache_mib: usize,
-    /// Where commits go: to a log, or to memory, as much of it as memtables may take
-    #[arg(long, value_enum, default_value_t = DemoMedium::Log)]
-    pub(crate) medium: DemoMedium,
-    /// File of that memory; `pmem` is simulated on a file system that is none [default: in the database's directory]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) pmem: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) medium: MediumArgs,
     /// Keep the database in this (new) directory instead of a temporary one
     #[arg(long, value_name = "DIR")]
     pub(crate) db: Option<PathBuf>,
@@ -134,8 +121,7 @@ impl Default for DemoArgs {
             threads: 2,
             memtable_mib: 128,
             cache_mib: 256,
-            medium: DemoMedium::Log,
-            pmem: None,
+            medium: MediumArgs::default(),
             db: None,
             json: false,
         }
@@ -157,6 +143,8 @@ pub(crate) enum Format {
 pub(crate) struct LoadArgs {
     #[command(flatten)]
     pub(crate) db: DbArgs,
+    #[command(flatten)]
+    pub(crate) medium: MediumArgs,
     /// Subtable to load into; created if missing
     #[arg(long, value_name = "NAME")]
     pub(crate) table: String,
@@ -208,6 +196,8 @@ pub(crate) struct GetArgs {
 pub(crate) struct PutArgs {
     #[command(flatten)]
     pub(crate) db: DbArgs,
+    #[command(flatten)]
+    pub(crate) medium: MediumArgs,
     /// Subtable; created if missing
     #[arg(long, value_name = "NAME")]
     pub(crate) table: String,

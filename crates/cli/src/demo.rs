@@ -6,12 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use terrane::metrics::Histogram;
-use terrane::{
-    Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, ReadOptions, Subtable,
-    SubtableOptions, WriteBatch,
-};
+use terrane::{Db, Durability, Options, ReadOptions, Subtable, SubtableOptions, WriteBatch};
 
-use crate::args::{DemoArgs, DemoMedium};
+use crate::args::DemoArgs;
 use crate::interrupt::Interrupt;
 use crate::progress;
 use crate::stat;
@@ -31,7 +28,7 @@ pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
         }
     };
     let options = Options::new().memtable_bytes(a.memtable_mib << 20).cache_bytes(a.cache_mib << 20);
-    let (db, medium) = open_new(dir, &options, a)?;
+    let (db, medium) = a.medium.create(dir, &options, a.memtable_mib)?;
     let table = db.create_subtable("demo", SubtableOptions::new())?;
     if !a.json {
         println!(
@@ -73,34 +70,6 @@ pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
         println!("closed in {:.3} s, opened again in {:.3} s", closed.as_secs_f64(), opened.as_secs_f64());
     }
     Ok(if interrupt.requested() { Outcome::Interrupted } else { Outcome::Done })
-}
-
-/// The database, and what its commits go to.
-fn open_new(dir: &Path, options: &Options, a: &DemoArgs) -> Result<(Db, &'static str), Failure> {
-    let options = options.clone().error_if_exists(true);
-    if a.medium == DemoMedium::Log {
-        return Ok((Db::open(dir, options)?, "a log"));
-    }
-    // Memtables may take seven eighths of it.
-    let mut memory = PmemOptions::new(((a.memtable_mib as u64) << 20).max(8 << 20) / 7 * 8);
-    if let Some(path) = &a.pmem {
-        memory = memory.path(std::path::absolute(path)?);
-    }
-    let with = |mode| options.clone().medium(Medium::Pmem(memory.clone().mode(mode)));
-    if a.medium == DemoMedium::PageCache {
-        return Ok((
-            Db::open(dir, with(PmemMode::PageCache))?,
-            "memory in the page cache, with a log behind it",
-        ));
-    }
-    match Db::open(dir, with(PmemMode::Dax)) {
-        Err(e) if e.kind() == ErrorKind::Unsupported => {
-            // The attempt has left a database in which nothing was committed.
-            let options = with(PmemMode::StandIn).error_if_exists(false);
-            Ok((Db::open(dir, options)?, "persistent memory (simulated: an ordinary file)"))
-        }
-        opened => Ok((opened?, "persistent memory")),
-    }
 }
 
 /// A number that looks random and visits every record once: keys arrive in no order.

@@ -66,7 +66,7 @@ pub(crate) fn run(a: &LoadArgs) -> Result<Outcome, Failure> {
         let len = f.metadata()?.len();
         (Box::new(BufReader::with_capacity(1 << 20, f)), Some(len))
     };
-    let db = a.db.open(a.db.options())?;
+    let db = a.medium.open(&a.db)?;
     let table = db.subtable_or_create(&a.table, SubtableOptions::new())?;
     if a.sorted {
         return sorted(a, &db, &table, input, len, &interrupt);

@@ -13,6 +13,7 @@ mod check;
 mod demo;
 mod interrupt;
 mod load;
+mod medium;
 mod point;
 mod progress;
 mod records;

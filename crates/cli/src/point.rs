@@ -37,7 +37,7 @@ pub(crate) fn put(a: &PutArgs) -> Result<Outcome, Failure> {
     } else {
         argument(&a.value, a.raw)?
     };
-    let db = a.db.open(a.db.options())?;
+    let db = a.medium.open(&a.db)?;
     let table = db.subtable_or_create(&a.table, SubtableOptions::new())?;
     let mut batch = WriteBatch::new();
     batch.put(&table, &key, &value)?;
