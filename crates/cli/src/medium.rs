@@ -73,10 +73,7 @@ impl MediumArgs {
                 Err(e) if e.kind() == ErrorKind::Unsupported => {
                     // The attempt has left a database in which nothing was committed.
                     let options = with(PmemMode::StandIn).error_if_exists(false);
-                    return Ok((
-                        Db::open(dir, options)?,
-                        "persistent memory (simulated: an ordinary file)",
-                    ));
+                    return Ok((Db::open(dir, options)?, "persistent memory (simulated: an ordinary file)"));
                 }
                 opened => opened?,
             },
@@ -99,7 +96,8 @@ impl MediumArgs {
                     return Ok(db);
                 }
                 let dir = args.db.display();
-                Err(format!("the commits of {dir} go to {}: --medium is for a new database", has.name()).into())
+                Err(format!("the commits of {dir} go to {}: --medium is for a new database", has.name())
+                    .into())
             }
         }
     }

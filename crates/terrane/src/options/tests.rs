@@ -1,4 +1,7 @@
+use terrane_media::PmemCost;
+
 use super::*;
+use crate::options::pmem::MIN_PMEM_BYTES;
 
 #[test]
 fn absurd_options_are_refused_by_name() {

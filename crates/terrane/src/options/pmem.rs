@@ -1,0 +1,142 @@
+//! A persistent memory for a database, and what stands for one.
+
+use std::path::PathBuf;
+
+use terrane_base::{Error, Result};
+use terrane_chainlog::Plan;
+use terrane_media::{PmemCost, PmemMode};
+
+use crate::recovery::MEMORY;
+
+/// Smallest legal persistent memory.
+pub(super) const MIN_PMEM_BYTES: u64 = 4 << 20;
+
+/// A persistent memory for a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PmemOptions {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    pub(crate) mode: PmemMode,
+    pub(crate) trailing_log: bool,
+    pub(crate) index_in_memory: bool,
+    pub(crate) zone_bytes: u64,
+    pub(crate) cost: Option<PmemCost>,
+}
+
+impl PmemOptions {
+    /// A memory of `bytes` bytes, at least 4 MiB: a file `pmem` in the database's directory, which must lie on a file system of persistent
+    /// memory. Seven eighths of it are what memtables may take, in place of [`crate::Options::memtable_bytes`].
+    ///
+    /// Half of that is written out at a time, so it should be some hundred times what all subtables take at least, half a MiB each.
+    pub fn new(bytes: u64) -> Self {
+        PmemOptions {
+            path: PathBuf::from(MEMORY),
+            bytes,
+            mode: PmemMode::Dax,
+            trailing_log: false,
+            index_in_memory: false,
+            zone_bytes: 0,
+            cost: None,
+        }
+    }
+
+    /// Another file: absolute, or in the database's directory. Destroying the database leaves one elsewhere alone.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.path = path.into();
+        self
+    }
+
+    /// How the file is mapped; default [`PmemMode::Dax`]. [`PmemMode::StandIn`] is for development, on any file: it survives the process,
+    /// and a database whose machine stopped while it was open does not open again, but from a log behind it.
+    ///
+    /// [`PmemMode::PageCache`] is for machines without persistent memory, on any file. It promises what [`crate::Medium::Log`] does, for there is a
+    /// log behind it: `Buffered` commits survive the process, `Sync` ones a power failure. Opening after the death of the process reads
+    /// both, and takes little from the log; after a power failure, or if the file is gone, a new memory is made and all is taken from the log.
+    /// Where a database is, `PageCache` and the other two cannot take each other's place.
+    #[must_use]
+    pub fn mode(mut self, mode: PmemMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Whether commits go to a log in the database's directory too, behind the memory. Default: no; in the page cache there always is one.
+    ///
+    /// On a device it guards against the loss of that. With [`crate::Durability::Sync`] a commit waits until the log is flushed, and so survives the
+    /// device; with [`crate::Durability::Buffered`] it waits for the device alone, and the log has it later: 64 MiB of commits may be
+    /// written and not flushed, and 16 MiB more wait to be written. (After a power failure the device is needed until what the log lost is written
+    /// out, which begins when the database is opened, and which [`crate::Db::sync`] waits for: [`crate::Stats::log_gap`].) [`crate::Options::renew_memory`] takes the database up again from the log. A
+    /// commit costs what it costs with [`crate::Medium::Log`] in addition, and opening reads the log. It cannot be changed once there is a database.
+    #[must_use]
+    pub fn trailing_log(mut self, yes: bool) -> Self {
+        self.trailing_log = yes;
+        self
+    }
+
+    /// Whether memtables have their indexes there too, as long as there is room: where main memory is short. Default: no, they are in main
+    /// memory, which is faster. For memtables that are radix trees ([`crate::IndexKind::Art`]), and for a device: in the page cache it is refused.
+    ///
+    /// An index takes about as much as 40 bytes a record; what it takes there, records do not have. It vanishes with the process wherever it is, and
+    /// is built again when the database is opened. It may be another choice at each opening; one without a medium ([`crate::Options::medium`]), as the
+    /// program's, has them in main memory.
+    ///
+    /// Source: the "semi-persistent memtable" of X-Engine's engine for persistent memory, in its form with the index in volatile persistent memory.
+    #[must_use]
+    pub fn index_in_memory(mut self, yes: bool) -> Self {
+        self.index_in_memory = yes;
+        self
+    }
+
+    /// Whether there is a log behind it.
+    pub(crate) fn has_log(&self) -> bool {
+        self.trailing_log || self.mode == PmemMode::PageCache
+    }
+
+    /// Bytes of a zone, a multiple of 4096; for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn zone_bytes(mut self, bytes: u64) -> Self {
+        self.zone_bytes = bytes;
+        self
+    }
+
+    /// What a [stand-in](PmemMode::StandIn) costs beside ordinary memory until the database is closed: for development, without a device.
+    /// Charged are stores and fences, blocks of data that are read there, and records that lookups, cursors, flushes and openings read; not
+    /// indexes there ([`PmemOptions::index_in_memory`]), nor looks at other keys' records. For [`crate::Db::open`] alone.
+    #[must_use]
+    pub fn cost(mut self, cost: PmemCost) -> Self {
+        self.cost = Some(cost);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if self.cost.is_some() && self.mode != PmemMode::StandIn {
+            return Err(Error::invalid("costs are for what stands for persistent memory")
+                .with_hint("ask for PmemMode::StandIn, or leave PmemOptions::cost off"));
+        }
+        if self.bytes < MIN_PMEM_BYTES && self.zone_bytes == 0 {
+            let what = format!("a persistent memory has {MIN_PMEM_BYTES} bytes at least, not {}", self.bytes);
+            return Err(Error::invalid(what));
+        }
+        if self.index_in_memory && self.mode == PmemMode::PageCache {
+            return Err(Error::invalid("indexes cannot lie in the page cache, which is written back")
+                .with_hint("leave PmemOptions::index_in_memory off: main memory is what there is"));
+        }
+        Ok(())
+    }
+
+    /// How a new memory is divided.
+    pub(crate) fn plan(&self) -> Plan {
+        let zone_bytes = match self.zone_bytes {
+            // So many that a thousand subtables have room in a GiB, and no more than a memtable can have.
+            0 => (self.bytes / 4096)
+                .next_power_of_two()
+                .clamp(512 << 10, 4 << 20)
+                .min(self.bytes / 64 / 4096 * 4096),
+            n => n,
+        };
+        // One that holds anything has a zone at least, and each needs another one to freeze.
+        let memtables = (2 * self.bytes / zone_bytes.max(1)).clamp(64, 1 << 15);
+        Plan { bytes: self.bytes, subtables: 1, memtables, zone_bytes }
+    }
+}
