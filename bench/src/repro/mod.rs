@@ -111,7 +111,17 @@ fn measure(a: &ReproArgs, figure: &'static str, command: &str, claims: &[Claim])
         .into());
     }
     let (args, rows) = rows_of(a, figure, command)?;
-    claims.iter().try_for_each(|claim| claim.line(figure, &args, &rows)?.say(a))
+    claims.iter().try_for_each(|claim| match claim.line(figure, &args, &rows) {
+        Some(line) => line.say(a),
+        None => {
+            let what = claim.of.names().0;
+            report::note(&format!(
+                "{figure}: {}: {what}: no row says it: too short a run, or nothing to count",
+                claim.workload
+            ));
+            Ok(())
+        }
+    })
 }
 
 /// As [`measure`], with all files in main memory; where there is no room for that, says so.
