@@ -153,71 +153,17 @@ impl ChainIndex {
 mod tests {
     use std::path::Path;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use terrane_base::MemoryBudget;
     use terrane_format::Kind;
     use terrane_format::chain::ChainMemtable;
     use terrane_halloc::{Halloc, Plan};
-    use terrane_media::sim::SimMedia;
-    use terrane_media::{Media, Pmem, PmemMode};
+    use terrane_media::sim::{CountingPmem, SimMedia};
+    use terrane_media::{Media, PmemMode};
     use terrane_memindex::IndexKind;
 
     use super::*;
     use crate::space::Space;
-
-    /// A memory that counts the bytes it is told of, if it is costly.
-    #[derive(Debug)]
-    struct Counting {
-        inner: Arc<dyn Pmem>,
-        costly: bool,
-        touched: AtomicUsize,
-    }
-
-    impl Pmem for Counting {
-        fn path(&self) -> &Path {
-            self.inner.path()
-        }
-        fn mode(&self) -> PmemMode {
-            self.inner.mode()
-        }
-        fn len(&self) -> usize {
-            self.inner.len()
-        }
-        fn base(&self) -> NonNull<u8> {
-            self.inner.base()
-        }
-        fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-            self.inner.write(offset, bytes)
-        }
-        fn store_word(&self, offset: usize, word: u64) -> Result<()> {
-            self.inner.store_word(offset, word)
-        }
-        fn compare_exchange_word(&self, offset: usize, from: u64, to: u64) -> Result<bool> {
-            self.inner.compare_exchange_word(offset, from, to)
-        }
-        fn load_word(&self, offset: usize) -> Result<u64> {
-            self.inner.load_word(offset)
-        }
-        fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()> {
-            self.inner.load(offset, buf)
-        }
-        fn is_costly(&self) -> bool {
-            self.costly
-        }
-        fn touch(&self, _offset: usize, len: usize) {
-            self.touched.fetch_add(len, Ordering::Relaxed);
-        }
-        fn flush(&self, offset: usize, len: usize) -> Result<()> {
-            self.inner.flush(offset, len)
-        }
-        fn fence(&self) {
-            self.inner.fence();
-        }
-        fn sync(&self) -> Result<()> {
-            self.inner.sync()
-        }
-    }
 
     #[test]
     fn a_memory_that_costs_something_is_told_of_records_that_are_read() {
@@ -227,7 +173,7 @@ mod tests {
             let plan = Plan { bytes: 4 << 20, subtables: 1, memtables: 4, zone_bytes: 64 << 10 };
             Space::create(&*media, path, &plan, [1; 16], 0).unwrap();
             let inner = media.map_pmem(path, PmemMode::Dax).unwrap();
-            let pmem = Arc::new(Counting { inner, costly, touched: AtomicUsize::new(0) });
+            let pmem = Arc::new(CountingPmem::new(inner, costly));
             let space = Space::on(Halloc::open_on(&*media, pmem.clone(), [1; 16], 0).unwrap()).unwrap();
             let of = ChainMemtable { subtable: 1, generation: 1, from_lsn: 1 };
             let index = MemIndex::new(IndexKind::Art, MemoryBudget::new(0));
@@ -237,11 +183,11 @@ mod tests {
             item.push(&record, true).unwrap();
             let mut admission = space.admit(1).unwrap();
             let place = memtable.chain().assign(item.len(), &mut admission).unwrap();
-            drop(memtable.insert(place.write(1, 1, 1, item).unwrap()).unwrap());
-            assert_eq!(pmem.touched.load(Ordering::Relaxed), 0, "it was written");
-            memtable.verify(&memtable.index().get(b"key", 2).unwrap()).unwrap();
-            let read = if costly { record_len(3, 500) } else { 0 };
-            assert_eq!(pmem.touched.load(Ordering::Relaxed), read);
+            let insert = || drop(memtable.insert(place.write(1, 1, 1, item).unwrap()).unwrap());
+            assert_eq!(pmem.of(insert).1.touched, 0, "it was written");
+            let verify = || memtable.verify(&memtable.index().get(b"key", 2).unwrap()).unwrap();
+            let read = if costly { record_len(3, 500) as u64 } else { 0 };
+            assert_eq!(pmem.of(verify).1.touched, read);
         }
     }
 }

@@ -258,7 +258,7 @@ fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
                     &format!("history {number}, call {at}, state {state}"),
                 );
             }
-            for kind in CrashKind::ALL.into_iter().chain([CrashKind::PowerWords]) {
+            for kind in CrashKind::WITH_WORDS {
                 crash(&image.crash(kind, at as u64), &format!("history {number}, call {at}, {kind:?}"));
             }
         }

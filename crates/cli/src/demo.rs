@@ -10,6 +10,7 @@ use terrane::{Db, Durability, Options, ReadOptions, Subtable, SubtableOptions, W
 
 use crate::args::DemoArgs;
 use crate::interrupt::Interrupt;
+use crate::medium::in_words;
 use crate::progress;
 use crate::stat;
 use crate::{Failure, Outcome};
@@ -28,15 +29,16 @@ pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
         }
     };
     let options = Options::new().memtable_bytes(a.memtable_mib << 20).cache_bytes(a.cache_mib << 20);
-    let (db, medium) = a.medium.create(dir, &options, a.memtable_mib)?;
+    let db = a.medium.create(dir, &options, a.memtable_mib)?;
     let table = db.create_subtable("demo", SubtableOptions::new())?;
     if !a.json {
         println!(
-            "terrane {}: {} records of 16-byte keys and {}-byte values in {}, commits in {medium}",
+            "terrane {}: {} records of 16-byte keys and {}-byte values in {}, commits in {}",
             env!("CARGO_PKG_VERSION"),
             a.records,
             a.value_bytes,
-            dir.display()
+            dir.display(),
+            in_words(&db)
         );
     }
 

@@ -30,13 +30,15 @@ impl MediumKind {
             Some(_) => MediumKind::Pmem,
         }
     }
+}
 
-    fn name(self) -> &'static str {
-        match self {
-            MediumKind::Log => "a log",
-            MediumKind::Pmem => "persistent memory",
-            MediumKind::PageCache => "memory in the page cache, with a log behind it",
-        }
+/// Where the commits of a database go.
+pub(crate) fn in_words(db: &Db) -> &'static str {
+    match db.stats().pmem_mode {
+        None => "a log",
+        Some(PmemMode::Dax) => "persistent memory",
+        Some(PmemMode::StandIn) => "persistent memory (simulated: an ordinary file)",
+        Some(PmemMode::PageCache) => "memory in the page cache, with a log behind it",
     }
 }
 
@@ -51,13 +53,8 @@ pub(crate) struct MediumArgs {
 }
 
 impl MediumArgs {
-    /// Makes a database, and says where its commits go.
-    pub(crate) fn create(
-        &self,
-        dir: &Path,
-        options: &Options,
-        memtable_mib: usize,
-    ) -> Result<(Db, &'static str), Failure> {
+    /// Makes a database.
+    pub(crate) fn create(&self, dir: &Path, options: &Options, memtable_mib: usize) -> Result<Db, Failure> {
         let kind = self.medium.unwrap_or(MediumKind::Log);
         // Memtables may take seven eighths of it.
         let mut memory = PmemOptions::new(((memtable_mib as u64) << 20).max(LEAST) / 7 * 8);
@@ -66,19 +63,17 @@ impl MediumArgs {
         }
         let options = options.clone().create_if_missing(true).error_if_exists(true);
         let with = |mode| options.clone().medium(Medium::Pmem(memory.clone().mode(mode)));
-        let db = match kind {
+        Ok(match kind {
             MediumKind::Log => Db::open(dir, options)?,
             MediumKind::PageCache => Db::open(dir, with(PmemMode::PageCache))?,
             MediumKind::Pmem => match Db::open(dir, with(PmemMode::Dax)) {
                 Err(e) if e.kind() == ErrorKind::Unsupported => {
                     // The attempt has left a database in which nothing was committed.
-                    let options = with(PmemMode::StandIn).error_if_exists(false);
-                    return Ok((Db::open(dir, options)?, "persistent memory (simulated: an ordinary file)"));
+                    Db::open(dir, with(PmemMode::StandIn).error_if_exists(false))?
                 }
                 opened => opened?,
             },
-        };
-        Ok((db, kind.name()))
+        })
     }
 
     /// Opens a database, which is made if it is not there.
@@ -87,17 +82,15 @@ impl MediumArgs {
         match args.open_existing() {
             // (What is not found may be a part of one that is there: then its directory is.)
             Err(e) if e.kind() == ErrorKind::NotFound && is_empty(&args.db) => {
-                Ok(self.create(&args.db, &args.options(), args.memtable_mib)?.0)
+                self.create(&args.db, &args.options(), args.memtable_mib)
             }
             opened => {
                 let db = opened?;
-                let has = MediumKind::of(&db);
-                if has == kind {
+                if MediumKind::of(&db) == kind {
                     return Ok(db);
                 }
-                let dir = args.db.display();
-                Err(format!("the commits of {dir} go to {}: --medium is for a new database", has.name())
-                    .into())
+                let (dir, has) = (args.db.display(), in_words(&db));
+                Err(format!("the commits of {dir} go to {has}: --medium is for a new database").into())
             }
         }
     }

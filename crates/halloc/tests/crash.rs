@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use terrane_base::{ErrorKind, Result};
 use terrane_format::pm::{PoolKind, STATE_BYTES, STATE_SLOTS};
 use terrane_halloc::{Halloc, Plan};
-use terrane_media::sim::{CrashKind, Fault, FaultPlan, Image, OpInfo, OpKind, SimMedia};
-use terrane_media::{Media, Pmem, PmemMode};
+use terrane_media::sim::{
+    CountingPmem, CrashKind, Fault, FaultPlan, Image, OpInfo, OpKind, PmemCounts, SimMedia,
+};
+use terrane_media::{Media, PmemMode};
 
 const PLAN: Plan = Plan { bytes: 128 << 10, subtables: 4, memtables: 4, zone_bytes: 4 << 10 };
 const UUID: [u8; 16] = *b"0123456789abcdef";
@@ -141,7 +141,7 @@ fn who_has_what_is_known_after_a_crash_at_any_point() {
                 );
                 images += 1;
             }
-            for kind in CrashKind::ALL.into_iter().chain([CrashKind::PowerWords]) {
+            for kind in CrashKind::WITH_WORDS {
                 for seed in 0..4 {
                     let what = format!("history {history}, call {at}, {kind:?}, seed {seed}");
                     model.check(&image.crash(kind, seed), &what);
@@ -154,15 +154,20 @@ fn who_has_what_is_known_after_a_crash_at_any_point() {
     assert!(points > 100);
 }
 
-#[test]
-fn a_memory_is_made_whole_or_not_at_all() {
-    let media = SimMedia::new(1);
+/// Pictures of a machine before each call of some work that changes something.
+fn pictures(media: &SimMedia, work: impl FnOnce()) -> Vec<Image> {
     let seen: Arc<Mutex<Vec<Image>>> = Arc::default();
     let into = seen.clone();
     media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| into.lock().unwrap().push(m.image()))));
-    Halloc::create(&*media, path(), &PLAN, UUID, 3).unwrap();
+    work();
     media.on_op(None);
-    for image in seen.lock().unwrap().iter() {
+    std::mem::take(&mut *seen.lock().unwrap())
+}
+
+#[test]
+fn a_memory_is_made_whole_or_not_at_all() {
+    let media = SimMedia::new(1);
+    for image in pictures(&media, || Halloc::create(&*media, path(), &PLAN, UUID, 3).unwrap()) {
         for kind in CrashKind::ALL {
             for seed in 0..10 {
                 let after = image.crash(kind, seed);
@@ -180,12 +185,7 @@ fn a_memory_is_made_whole_or_not_at_all() {
 
 /// Pictures before each store and fence of an opening.
 fn opening(media: &SimMedia) -> Vec<Image> {
-    let seen: Arc<Mutex<Vec<Image>>> = Arc::default();
-    let into = seen.clone();
-    media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| into.lock().unwrap().push(m.image()))));
-    open(media, PmemMode::Dax).unwrap();
-    media.on_op(None);
-    std::mem::take(&mut *seen.lock().unwrap())
+    pictures(media, || drop(open(media, PmemMode::Dax).unwrap()))
 }
 
 #[test]
@@ -226,12 +226,7 @@ fn the_page_cache_is_trusted_until_power_fails_and_again_after_a_close() {
         }
     }
     // While it is being closed it is either trusted and whole, or not trusted.
-    let seen: Arc<Mutex<Vec<Image>>> = Arc::default();
-    let into = seen.clone();
-    media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| into.lock().unwrap().push(m.image()))));
-    halloc.close(&*media).unwrap();
-    media.on_op(None);
-    for image in seen.lock().unwrap().iter() {
+    for image in pictures(&media, || halloc.close(&*media).unwrap()) {
         for seed in 0..50 {
             if let Ok(h) = open(&image.crash(CrashKind::PowerTorn, seed), PmemMode::PageCache) {
                 assert_eq!(h.pool(PoolKind::Zones).taken(), 1);
@@ -375,107 +370,41 @@ fn what_is_released_can_be_taken_only_once_that_is_durable() {
     assert_eq!(halloc.pool(PoolKind::Zones).taken(), 0);
 }
 
-/// A memory that counts what costs time there.
-#[derive(Debug)]
-struct Counting {
-    inner: Arc<dyn Pmem>,
-    counts: [AtomicU64; 3],
-}
-
-/// What [`Counting`] counts.
-#[derive(Clone, Copy)]
-enum Cost {
-    Read,
-    Flush,
-    Fence,
-}
-
-impl Counting {
-    fn count(&self, what: Cost) {
-        self.counts[what as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Reads, flushes and fences of some work.
-    fn of<T>(&self, work: impl FnOnce() -> T) -> (T, [u64; 3]) {
-        self.counts.iter().for_each(|n| n.store(0, Ordering::Relaxed));
-        (work(), self.counts.each_ref().map(|n| n.load(Ordering::Relaxed)))
-    }
-}
-
-impl Pmem for Counting {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
-    fn mode(&self) -> PmemMode {
-        self.inner.mode()
-    }
-    fn len(&self) -> usize {
-        self.inner.len()
-    }
-    fn base(&self) -> NonNull<u8> {
-        panic!("what is read there cannot be counted")
-    }
-    /// It flushes what it writes.
-    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        self.count(Cost::Flush);
-        self.inner.write(offset, bytes)
-    }
-    fn store_word(&self, offset: usize, word: u64) -> Result<()> {
-        self.inner.store_word(offset, word)
-    }
-    fn compare_exchange_word(&self, offset: usize, from: u64, to: u64) -> Result<bool> {
-        self.count(Cost::Read);
-        self.inner.compare_exchange_word(offset, from, to)
-    }
-    fn load_word(&self, offset: usize) -> Result<u64> {
-        self.count(Cost::Read);
-        self.inner.load_word(offset)
-    }
-    fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()> {
-        self.count(Cost::Read);
-        self.inner.load(offset, buf)
-    }
-    fn flush(&self, offset: usize, len: usize) -> Result<()> {
-        self.count(Cost::Flush);
-        self.inner.flush(offset, len)
-    }
-    fn fence(&self) {
-        self.count(Cost::Fence);
-        self.inner.fence();
-    }
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
+/// Reads, flushes and fences of some work.
+fn costs<T>(pmem: &CountingPmem, work: impl FnOnce() -> T) -> (T, [u64; 3]) {
+    let (done, PmemCounts { reads, flushes, fences, bases, touched }) = pmem.of(work);
+    assert_eq!((bases, touched), (0, 0), "what is read past it is not counted");
+    (done, [reads, flushes, fences])
 }
 
 #[test]
 fn an_allocation_takes_one_read_one_flush_and_one_fence() {
     let media = machine();
     let inner = media.map_pmem(path(), PmemMode::Dax).unwrap();
-    let pmem = Arc::new(Counting { inner, counts: [const { AtomicU64::new(0) }; 3] });
+    let pmem = Arc::new(CountingPmem::new(inner, false));
     let halloc = Halloc::open_on(&*media, pmem.clone(), UUID, 3).unwrap();
     let zones = halloc.pool(PoolKind::Zones);
     for _ in 0..3 {
         // The link to the next free one is the only thing that is read.
-        let (fresh, taken) = pmem.of(|| zones.get().unwrap());
+        let (fresh, taken) = costs(&pmem, || zones.get().unwrap());
         assert_eq!(taken, [1, 0, 0]);
-        let (first, committed) = pmem.of(|| fresh.commit(1).unwrap());
+        let (first, committed) = costs(&pmem, || fresh.commit(1).unwrap());
         assert_eq!(committed, [0, 1, 1]);
         // What is written into it is durable before its word says that somebody has it: a fence of its own, for all of it.
         let fresh = zones.get().unwrap();
-        let (_, filled) = pmem.of(|| [0, 64, 512].map(|at| fresh.write(at, &[7; 64]).unwrap()));
+        let (_, filled) = costs(&pmem, || [0, 64, 512].map(|at| fresh.write(at, &[7; 64]).unwrap()));
         assert_eq!(filled, [0, 3, 0]);
-        let (second, committed) = pmem.of(|| fresh.commit(1).unwrap());
+        let (second, committed) = costs(&pmem, || fresh.commit(1).unwrap());
         assert_eq!(committed, [0, 1, 2]);
         // What was not written into costs nothing to give back, and what was is over before its next owner writes.
-        let (_, unused) = pmem.of(|| drop(zones.get().unwrap()));
+        let (_, unused) = costs(&pmem, || drop(zones.get().unwrap()));
         assert_eq!(unused, [1, 0, 0]);
         let fresh = zones.get().unwrap();
         fresh.write(0, &[8; 8]).unwrap();
-        let (_, given_back) = pmem.of(|| drop(fresh));
+        let (_, given_back) = costs(&pmem, || drop(fresh));
         assert_eq!(given_back, [0, 0, 1]);
         // Each word is read twice: whether somebody has it, and whether still.
-        let (_, released) = pmem.of(|| zones.release(&[first, second]).unwrap());
+        let (_, released) = costs(&pmem, || zones.release(&[first, second]).unwrap());
         assert_eq!(released, [4, 2, 1]);
     }
 }

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use history::{Counts, Course, History, Point};
-use support::{Rng, fresh, in_memory, on_medium, open, tiny, tiny_table};
+use support::{Rng, crash_kinds, fresh, in_memory, on_medium, open, tiny, tiny_table};
 use survivor::{Stop, Survivor};
 use terrane::media::sim::{CrashKind, OpKind};
 use terrane::{Options, PmemOptions};
@@ -71,11 +71,10 @@ impl Plan {
 
     /// How the machine stops at a point.
     fn stops(&self, seed: u64, point: &Point) -> Vec<Stop> {
-        let words = in_memory().then_some(CrashKind::PowerWords);
-        let kinds: Vec<CrashKind> = CrashKind::ALL.into_iter().chain(words).collect();
+        let kinds = crash_kinds();
         // Calls have a rhythm, which the turn of the kinds is not to follow.
         let turn = Rng(seed ^ point.index << 24).below(kinds.len() as u64) as usize;
-        let kinds = if self.exhaustive { &kinds[..] } else { &kinds[turn..=turn] };
+        let kinds = if self.exhaustive { kinds } else { &kinds[turn..=turn] };
         let mut stops: Vec<Stop> = kinds.iter().map(|kind| Stop::By(*kind)).collect();
         let states = point.image.pm_states();
         if in_memory() && states > 1 {

@@ -47,7 +47,7 @@ fn commits_survive_a_power_failure_unsynced_and_there_is_no_log() {
     let image = media.image();
     drop((a, b, db));
     media.shutdown();
-    for kind in CrashKind::ALL.into_iter().chain([CrashKind::PowerWords]) {
+    for kind in CrashKind::WITH_WORDS {
         let media = image.crash(kind, 7);
         // What it has says the database itself.
         let db = open(&media, &tiny_without_medium()).unwrap();

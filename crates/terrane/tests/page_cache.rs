@@ -135,8 +135,6 @@ fn a_memory_that_is_gone_is_made_anew() {
     }
 }
 
-/// A log that fails gives up what its tail alone has. The memory has that still, but it is no promise, and the log's later entries could not
-/// stand behind it.
 #[test]
 fn a_damaged_memory_is_reported_and_given_up_when_asked_for() {
     let media = SimMedia::new(4);
@@ -147,30 +145,11 @@ fn a_damaged_memory_is_reported_and_given_up_when_asked_for() {
     let image = media.image();
     drop((a, b, db));
     media.shutdown();
-    let (mut reported, mut renewed) = (0, 0);
-    for at in (0..1480 << 10).step_by(4 << 10) {
-        let media = image.crash(CrashKind::Process, 1);
-        let file = media.open(&memory_file(), WRITE).unwrap();
-        file.write_at(&[0x5a; 512], at).unwrap();
-        drop(file);
-        match open(&media, &without_medium()) {
-            // Nobody has anything there.
-            Ok(db) => assert_eq!(prefix(&db), 100, "{at}"),
-            Err(e) => {
-                assert_eq!(e.kind(), ErrorKind::Corruption, "{at}: {e}");
-                assert!(e.hint().is_some_and(|h| h.contains("renew_memory")), "{e}");
-                reported += 1;
-            }
-        }
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
-        assert_eq!(prefix(&db), 100, "{at}");
-        renewed += u64::from(db.stats().pmem_renewed);
-        db.close().unwrap();
-        media.shutdown();
-    }
-    assert!(reported > 0 && reported == renewed, "{reported} {renewed}");
+    damage_is_reported_and_given_up_when_asked_for(&image, TINY_MEMORY_BYTES, 100);
 }
 
+/// A log that fails gives up what its tail alone has. The memory has that still, but it is no promise, and the log's later entries could not
+/// stand behind it.
 #[test]
 fn after_a_failed_flush_writes_are_refused_and_the_log_says_what_there_is() {
     let media = SimMedia::new(6);

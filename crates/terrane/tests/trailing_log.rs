@@ -6,7 +6,9 @@ mod support;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use support::pairs::{self, WRITE, memory_file, prefix, without_medium};
+use support::pairs::{
+    self, WRITE, damage_is_reported_and_given_up_when_asked_for, memory_file, prefix, without_medium,
+};
 use support::*;
 use terrane::media::Media;
 use terrane::media::sim::{CrashKind, Image, OpInfo, OpKind, SimMedia};
@@ -115,33 +117,7 @@ fn a_device_that_is_lost_leaves_what_the_log_has() {
 
 #[test]
 fn a_damaged_memory_is_reported_and_given_up_when_asked_for() {
-    let image = running(60, 100);
-    let (mut reported, mut renewed) = (0, 0);
-    for at in (0..tiny_bytes()).step_by(4 << 10) {
-        let media = image.crash(CrashKind::Process, 1);
-        let file = media.open(&memory_file(), WRITE).unwrap();
-        file.write_at(&[0x5a; 512], at).unwrap();
-        drop(file);
-        match open(&media, &without_medium()) {
-            // Nobody has anything there.
-            Ok(db) => assert_eq!(prefix(&db), 100, "{at}"),
-            Err(e) => {
-                assert_eq!(e.kind(), ErrorKind::Corruption, "{at}: {e}");
-                assert!(e.hint().is_some_and(|h| h.contains("renew_memory")), "{e}");
-                reported += 1;
-            }
-        }
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
-        assert_eq!(prefix(&db), 100, "{at}");
-        renewed += u64::from(db.stats().pmem_renewed);
-        db.close().unwrap();
-        media.shutdown();
-    }
-    assert!(reported > 0 && reported == renewed, "{reported} {renewed}");
-}
-
-fn tiny_bytes() -> u64 {
-    1480 << 10
+    damage_is_reported_and_given_up_when_asked_for(&running(60, 100), TINY_MEMORY_BYTES, 100);
 }
 
 /// The power fails, and the device is lost before what the log lacked since is written out: that is said, and nothing is made up. Once it is

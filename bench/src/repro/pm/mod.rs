@@ -62,11 +62,7 @@ impl Memory {
             _ => run::memory_scratch(a.dir.as_deref(), bytes)?,
         };
         let path = dir.path().join("pm");
-        let threads = RealOptions::default();
-        let media = match costs {
-            Some(costs) => RealMedia::with_pmem_cost(threads, costs.cost()),
-            None => RealMedia::new(threads),
-        }?;
+        let media = RealMedia::with_pmem_cost(RealOptions::default(), costs.map(PmCost::cost))?;
         let plan = Plan { bytes, subtables: 16, memtables: 64, zone_bytes: ZONE_BYTES };
         Halloc::create(&*media, &path, &plan, UUID, 0)?;
         Ok(Memory { media, path, mode, _dir: dir })

@@ -130,7 +130,7 @@ fn what_stands_for_a_device_costs_what_the_machine_says_and_the_page_cache_nothi
     let hour = Duration::from_secs(3600);
     // Reads take no time that a test would wait for, and writes are waited for by no one here.
     let cost = PmemCost { read: Duration::ZERO, read_next: Duration::ZERO, write: hour };
-    let costly = RealMedia::with_pmem_cost(RealOptions::default(), cost).unwrap();
+    let costly = RealMedia::with_pmem_cost(RealOptions::default(), Some(cost)).unwrap();
     let plain = RealMedia::new(RealOptions::default()).unwrap();
     create_pmem(&*plain, &path, LEN, &[]).unwrap();
     let is_costly = |media: &RealMedia, mode| media.map_pmem(&path, mode).unwrap().is_costly();

@@ -25,6 +25,7 @@ use crate::{
 
 mod file;
 mod lock;
+mod mapped;
 mod pmem;
 mod region;
 mod ring;
@@ -79,19 +80,15 @@ impl RealMedia {
     /// [`ErrorKind::Unsupported`] if the kernel does not tell its boot id: without it nobody could know whether a mapped
     /// file is to be trusted.
     pub fn new(options: RealOptions) -> Result<Arc<RealMedia>> {
-        RealMedia::with(options, None)
+        RealMedia::with_pmem_cost(options, None)
     }
 
-    /// As [`RealMedia::new`], where whatever stands for persistent memory ([`PmemMode::StandIn`]) costs that beside what ordinary memory does:
-    /// for measuring where there is no device. Whoever reports what was measured says so.
+    /// As [`RealMedia::new`], where whatever stands for persistent memory ([`PmemMode::StandIn`]) costs that, if anything, beside what ordinary
+    /// memory does: for measuring where there is no device. Whoever reports what was measured says so.
     ///
     /// # Errors
     /// As [`RealMedia::new`].
-    pub fn with_pmem_cost(options: RealOptions, cost: PmemCost) -> Result<Arc<RealMedia>> {
-        RealMedia::with(options, Some(cost))
-    }
-
-    fn with(options: RealOptions, pmem_cost: Option<PmemCost>) -> Result<Arc<RealMedia>> {
+    pub fn with_pmem_cost(options: RealOptions, pmem_cost: Option<PmemCost>) -> Result<Arc<RealMedia>> {
         Ok(Arc::new(RealMedia {
             pools: Pools::new(&options),
             rings: Rings::new(),

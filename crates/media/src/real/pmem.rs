@@ -7,15 +7,15 @@
 
 use std::fmt;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
-use terrane_base::{Error, ErrorKind, Result};
+use rustix::mm::MapFlags;
+use terrane_base::Result;
 
-use super::region::fill_holes;
+use super::mapped::{Mapped, fill_holes};
 use crate::error::{check_region, io_error};
 use crate::pmem::writeback::WriteBack;
 use crate::pmem::{copy, mapped_len, not_dax};
@@ -24,17 +24,10 @@ use crate::{LINE, Pmem, PmemMode};
 const WORD: usize = size_of::<u64>();
 
 pub(super) struct RealPmem {
-    base: NonNull<u8>,
-    len: usize,
+    mapped: Mapped,
     mode: PmemMode,
     back: WriteBack,
-    path: PathBuf,
 }
-
-// SAFETY: the mapping belongs to this value alone, and is stored to through atomics and by instructions that are as good.
-unsafe impl Send for RealPmem {}
-// SAFETY: as above.
-unsafe impl Sync for RealPmem {}
 
 impl RealPmem {
     /// Maps all of a file.
@@ -53,33 +46,17 @@ impl RealPmem {
             PmemMode::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
             PmemMode::StandIn | PmemMode::PageCache => MapFlags::SHARED,
         };
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
-        let mapped = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, access, flags | MapFlags::POPULATE, &file, 0)
+        let refused = |e| {
+            let is_dax = mode == PmemMode::Dax && matches!(e, Errno::OPNOTSUPP | Errno::INVAL);
+            is_dax.then(|| not_dax(path, "its file system goes through the page cache"))
         };
-        let base = match mapped {
-            Ok(base) => base,
-            Err(Errno::OPNOTSUPP | Errno::INVAL) if mode == PmemMode::Dax => {
-                return Err(not_dax(path, "its file system goes through the page cache"));
-            }
-            Err(e) => return Err(io_error(e.into(), "map", path)),
-        };
-        let base = NonNull::new(base.cast::<u8>())
-            .ok_or_else(|| Error::new(ErrorKind::Io, "map failed: no address").with_file(path))?;
-        base.as_ptr().expose_provenance();
-        Ok(RealPmem { base, len, mode, back, path: path.to_owned() })
-    }
-
-    /// Where `len` bytes from `offset` lie, padded to whole words.
-    fn place(&self, offset: usize, len: usize) -> Result<*mut u8> {
-        check_region(&self.path, self.len, offset, len)?;
-        // SAFETY: the offset lies within the mapping.
-        Ok(unsafe { self.base.as_ptr().add(offset) })
+        let mapped = Mapped::new(&file, path, len, flags, refused)?;
+        mapped.base().as_ptr().expose_provenance();
+        Ok(RealPmem { mapped, mode, back })
     }
 
     fn word(&self, offset: usize) -> Result<&AtomicU64> {
-        let at = self.place(offset, WORD)?;
+        let at = self.mapped.place(offset, WORD)?;
         // SAFETY: the word lies within the mapping, which lives as long as `self`; mappings begin at a page and the offset is a
         // multiple of eight, so it is aligned.
         Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
@@ -88,7 +65,7 @@ impl RealPmem {
 
 impl Pmem for RealPmem {
     fn path(&self) -> &Path {
-        &self.path
+        self.mapped.path()
     }
 
     fn mode(&self) -> PmemMode {
@@ -96,15 +73,15 @@ impl Pmem for RealPmem {
     }
 
     fn len(&self) -> usize {
-        self.len
+        self.mapped.len()
     }
 
     fn base(&self) -> NonNull<u8> {
-        self.base
+        self.mapped.base()
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        let at = self.place(offset, bytes.len())?;
+        let at = self.mapped.place(offset, bytes.len())?;
         // SAFETY: the range lies within the mapping and begins at a word.
         unsafe { copy::copy_in(at, bytes, self.back) };
         copy::ask_ahead(at, bytes.len());
@@ -126,19 +103,19 @@ impl Pmem for RealPmem {
     }
 
     fn load(&self, offset: usize, buf: &mut [u8]) -> Result<()> {
-        let at = self.place(offset, buf.len())?;
+        let at = self.mapped.place(offset, buf.len())?;
         // SAFETY: the range lies within the mapping and begins at a word.
         unsafe { copy::copy_out(at, buf) };
         Ok(())
     }
 
     fn flush(&self, offset: usize, len: usize) -> Result<()> {
-        check_region(&self.path, self.len, offset, len)?;
+        check_region(self.path(), self.len(), offset, len)?;
         if len > 0 {
             let first = offset / LINE * LINE;
             for line in (first..offset + len).step_by(LINE) {
                 // SAFETY: the line lies within the mapping, which is made of whole lines.
-                unsafe { self.back.line(self.base.as_ptr().add(line)) };
+                unsafe { self.back.line(self.base().as_ptr().add(line)) };
             }
         }
         Ok(())
@@ -153,22 +130,12 @@ impl Pmem for RealPmem {
             self.fence();
             return Ok(());
         }
-        // SAFETY: the range is this value's mapping.
-        unsafe { rustix::mm::msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }
-            .map_err(|e| io_error(e.into(), "sync", &self.path))
-    }
-}
-
-impl Drop for RealPmem {
-    fn drop(&mut self) {
-        // SAFETY: the range is this value's mapping, and nobody can reach it any more.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "unmapping {}: {unmapped:?}", self.path.display());
+        self.mapped.sync()
     }
 }
 
 impl fmt::Debug for RealPmem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RealPmem({}, {} bytes, {:?}, {:?})", self.path.display(), self.len, self.mode, self.back)
+        write!(f, "RealPmem({:?}, {:?}, {:?})", self.mapped, self.mode, self.back)
     }
 }

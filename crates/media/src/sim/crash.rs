@@ -38,6 +38,15 @@ impl CrashKind {
         CrashKind::PowerKept,
         CrashKind::PowerTorn,
     ];
+    /// All kinds that differ for persistent memory.
+    pub const WITH_WORDS: [CrashKind; 6] = [
+        CrashKind::Process,
+        CrashKind::ProcessTorn,
+        CrashKind::PowerLost,
+        CrashKind::PowerKept,
+        CrashKind::PowerTorn,
+        CrashKind::PowerWords,
+    ];
 }
 
 /// A machine at one moment: its disks, with what was not yet durable, and the call that was announced. Shares its

@@ -39,6 +39,7 @@ use crate::pool::Pools;
 use crate::real::RealOptions;
 
 mod call;
+mod counting;
 mod crash;
 mod disk;
 mod fault;
@@ -54,6 +55,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
+pub use counting::{CountingPmem, PmemCounts};
 pub use crash::{CrashKind, Image};
 pub use fault::{Fault, FaultPlan};
 

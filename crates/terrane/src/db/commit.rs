@@ -237,6 +237,7 @@ impl Engine {
     }
 
     fn lead(self: &Arc<Self>, lead: Lead<'_, Box<Request>>) {
+        // (Without chains there are no turns, and a line that all leaders change is not looked at for nothing.)
         if self.journal.chains().is_some() {
             self.ring.await_turn();
         }

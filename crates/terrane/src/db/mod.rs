@@ -36,7 +36,7 @@ use crate::db::snapshot::Snapshot;
 use crate::db::stats::Stats;
 use crate::db::subtable::Subtable;
 use crate::exec::{Executor, ExecutorOptions};
-use crate::options::{Durability, Medium, Options, PmemOptions, SubtableOptions};
+use crate::options::{Durability, Medium, Options, SubtableOptions};
 use crate::read::reader::Reader;
 use crate::recovery;
 use crate::txn::big::ingest::Ingest;
@@ -101,12 +101,11 @@ impl Db {
             flush_threads: options.flush_threads(),
             compaction_threads,
         };
-        let media = match &options.medium {
-            Some(Medium::Pmem(PmemOptions { cost: Some(cost), .. })) => {
-                RealMedia::with_pmem_cost(threads, *cost)
-            }
-            _ => RealMedia::new(threads),
-        }?;
+        let pmem_cost = match &options.medium {
+            Some(Medium::Pmem(memory)) => memory.cost,
+            _ => None,
+        };
+        let media = RealMedia::with_pmem_cost(threads, pmem_cost)?;
         let db = Self::open_on(media, dir, options)?;
         db.engine.owns_media.store(true, std::sync::atomic::Ordering::Release);
         Ok(db)

@@ -67,7 +67,7 @@ impl KeySample {
         }
         let again = keys.sorted.insert(key[..key.len().min(KEPT_BYTES)].into(), hash).is_some();
         keys.taken += usize::from(!again || key.len() > KEPT_BYTES);
-        while keys.taken > MOST && mask != u64::MAX {
+        while keys.taken > MOST {
             mask = mask << 1 | 1;
             self.mask.store(mask, Ordering::Relaxed);
             // (Somebody who chose keys by their hashes would have it empty in the end: then one thread does all of the work.)
@@ -75,7 +75,7 @@ impl KeySample {
             keys.taken = keys.sorted.len();
         }
         // Its memory only grows: what was taken is taken again.
-        let bytes = keys.sorted.len().min(MOST) * KEY_BYTES;
+        let bytes = keys.sorted.len() * KEY_BYTES;
         let before = self.bytes.fetch_max(bytes, Ordering::Relaxed);
         self.budget.charge(bytes.saturating_sub(before));
     }

@@ -160,17 +160,23 @@ pub fn tiny_logged() -> Options {
     tiny().medium(Medium::Log)
 }
 
+/// The kinds of crashes that differ on the medium that is tested.
+pub fn crash_kinds() -> &'static [CrashKind] {
+    if in_memory() { &CrashKind::WITH_WORDS } else { &CrashKind::ALL }
+}
+
 /// A kind of crash.
 pub fn crash_kind(rng: &mut Rng) -> CrashKind {
-    match rng.below(if in_memory() { 6 } else { 5 }) {
-        5 => CrashKind::PowerWords,
-        n => CrashKind::ALL[n as usize],
-    }
+    let kinds = crash_kinds();
+    kinds[rng.below(kinds.len() as u64) as usize]
 }
+
+/// Of [`tiny_memory`].
+pub const TINY_MEMORY_BYTES: u64 = 1480 << 10;
 
 /// Some forty zones, with room for batches as large as in a log of [`TUNING`].
 pub fn tiny_memory() -> PmemOptions {
-    PmemOptions::new(1480 << 10).zone_bytes(32 << 10)
+    PmemOptions::new(TINY_MEMORY_BYTES).zone_bytes(32 << 10)
 }
 
 pub fn tiny_table() -> SubtableOptions {

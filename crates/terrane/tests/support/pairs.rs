@@ -4,10 +4,11 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use terrane::media::OpenMode;
-use terrane::{Db, Durability, Options, ReadOptions, Subtable, WriteBatch};
+use terrane::media::sim::{CrashKind, Image};
+use terrane::media::{Media, OpenMode};
+use terrane::{Db, Durability, ErrorKind, Options, ReadOptions, Subtable, WriteBatch};
 
-use super::{DIR, TUNING};
+use super::{DIR, TUNING, open};
 
 pub const WRITE: OpenMode = OpenMode { write: true, create_new: false, direct: false };
 
@@ -33,6 +34,33 @@ pub fn put(db: &Db, tables: &[&Subtable], numbers: Range<u64>, durability: Durab
         }
         db.write(batch, durability).unwrap();
     }
+}
+
+/// Damages the memory of a machine at one place after the other. `image` has all records up to `all` in its memory, and in the log behind it: damage is
+/// reported, and on request the memory is given up and nothing is lost.
+pub fn damage_is_reported_and_given_up_when_asked_for(image: &Image, memory_bytes: u64, all: u64) {
+    let (mut reported, mut renewed) = (0, 0);
+    for at in (0..memory_bytes).step_by(4 << 10) {
+        let media = image.crash(CrashKind::Process, 1);
+        let file = media.open(&memory_file(), WRITE).unwrap();
+        file.write_at(&[0x5a; 512], at).unwrap();
+        drop(file);
+        match open(&media, &without_medium()) {
+            // Nobody has anything there.
+            Ok(db) => assert_eq!(prefix(&db), all, "{at}"),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{at}: {e}");
+                assert!(e.hint().is_some_and(|h| h.contains("renew_memory")), "{e}");
+                reported += 1;
+            }
+        }
+        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert_eq!(prefix(&db), all, "{at}");
+        renewed += u64::from(db.stats().pmem_renewed);
+        db.close().unwrap();
+        media.shutdown();
+    }
+    assert!(reported > 0 && reported == renewed, "{reported} {renewed}");
 }
 
 /// How many of `0..n` there are: a prefix, in both subtables the same one.

@@ -69,9 +69,7 @@ impl Engine {
         run.sync()?;
         Ok((run, values))
     }
-}
 
-impl Engine {
     /// In how many ranges a memtable is written, at most so many. Of each key one version is written, mostly.
     fn ranges(&self, memtable: &Memtable, most: usize) -> usize {
         let (keys, records) = (memtable.index().keys(), memtable.index().len().max(1));

@@ -1,0 +1,101 @@
+//! A mapping of a file: where persistent memory and regions lie.
+//!
+//! # Concurrency
+//! Who stores to it and loads from it, and how, is its owners' business: it hands out addresses.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use terrane_base::{Error, ErrorKind, Result};
+
+use crate::error::{check_region, io_error};
+
+/// Gives a file that is to be mapped all of its space: it may have been copied sparsely, and a store to a hole on a full device would be a
+/// fault, not an error. Changes no byte.
+pub(super) fn fill_holes(file: impl AsFd, len: u64, path: &Path) -> Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(e) => Err(io_error(e.into(), "allocate", path)),
+    }
+}
+
+/// Mapped for reading and writing until it is dropped.
+pub(super) struct Mapped {
+    base: NonNull<u8>,
+    len: usize,
+    path: PathBuf,
+}
+
+// SAFETY: the mapping belongs to this value alone, which neither loads nor stores; who does says why that is sound.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// The first `len` bytes of a file, brought in. `refused` may know better what an error of the system means.
+    pub(super) fn new(
+        file: impl AsFd,
+        path: &Path,
+        len: usize,
+        flags: MapFlags,
+        refused: impl FnOnce(Errno) -> Option<Error>,
+    ) -> Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
+        let mapped = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, access, flags | MapFlags::POPULATE, file, 0)
+        };
+        let base = mapped.map_err(|e| refused(e).unwrap_or_else(|| io_error(e.into(), "map", path)))?;
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| Error::new(ErrorKind::Io, "map failed: no address").with_file(path))?;
+        Ok(Mapped { base, len, path: path.to_owned() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Where `len` bytes from `offset` lie, padded to whole words: `offset` is a multiple of eight, and so is the address.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for what does not lie in it.
+    pub(super) fn place(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        check_region(&self.path, self.len, offset, len)?;
+        // SAFETY: the offset lies within the mapping.
+        Ok(unsafe { self.base.as_ptr().add(offset) })
+    }
+
+    /// Waits until the file's device has all that was stored.
+    pub(super) fn sync(&self) -> Result<()> {
+        // SAFETY: the range is this value's mapping.
+        unsafe { rustix::mm::msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }
+            .map_err(|e| io_error(e.into(), "sync", &self.path))
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's mapping, and nobody can reach it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "unmapping {}: {unmapped:?}", self.path.display());
+    }
+}
+
+impl fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} bytes", self.path.display(), self.len)
+    }
+}
