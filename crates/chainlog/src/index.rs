@@ -184,7 +184,7 @@ mod tests {
             let mut admission = space.admit(1).unwrap();
             let place = memtable.chain().assign(item.len(), &mut admission).unwrap();
             let insert = || drop(memtable.insert(place.write(1, 1, 1, item).unwrap()).unwrap());
-            assert_eq!(pmem.of(insert).1.touched, 0, "it was written");
+            assert_eq!(pmem.of(insert).1.touched, 0, "it was written, and not read");
             let verify = || memtable.verify(&memtable.index().get(b"key", 2).unwrap()).unwrap();
             let read = if costly { record_len(3, 500) as u64 } else { 0 };
             assert_eq!(pmem.of(verify).1.touched, read);

@@ -222,9 +222,8 @@ fn much_more_than_the_memory_holds_goes_through_it() {
     let media = SimMedia::new(8);
     let db = open(&media, &with_memory()).unwrap();
     let tables: Vec<_> = (0..3).map(|t| db.create_subtable(&name(t), tiny_table()).unwrap()).collect();
-    let bytes = 1480 << 10;
     let each = 1000;
-    let rows = 8 * bytes / each;
+    let rows = 8 * TINY_MEMORY_BYTES / each;
     for n in 0..rows {
         tables[(n % 3) as usize].put(&key(n * 7919 % rows), &vec![n as u8; each as usize]).unwrap();
     }

@@ -14,6 +14,7 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use terrane_base::{Error, ErrorKind, Result};
 
 use crate::error::{check_region, io_error};
+use crate::pmem::not_dax;
 
 /// Gives a file that is to be mapped all of its space: it may have been copied sparsely, and a store to a hole on a full device would be a
 /// fault, not an error. Changes no byte.
@@ -37,20 +38,24 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// The first `len` bytes of a file, brought in. `refused` may know better what an error of the system means.
-    pub(super) fn new(
-        file: impl AsFd,
-        path: &Path,
-        len: usize,
-        flags: MapFlags,
-        refused: impl FnOnce(Errno) -> Option<Error>,
-    ) -> Result<Self> {
+    /// The first `len` bytes of a file, shared and brought in; `synced` if what reaches the memory is to need nothing of the file
+    /// system to be durable.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where that cannot be.
+    pub(super) fn new(file: impl AsFd, path: &Path, len: usize, synced: bool) -> Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
+        let shared = if synced { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let mapped = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, access, flags | MapFlags::POPULATE, file, 0)
+            rustix::mm::mmap(std::ptr::null_mut(), len, access, shared | MapFlags::POPULATE, file, 0)
         };
-        let base = mapped.map_err(|e| refused(e).unwrap_or_else(|| io_error(e.into(), "map", path)))?;
+        let base = mapped.map_err(|e| match e {
+            Errno::OPNOTSUPP | Errno::INVAL if synced => {
+                not_dax(path, "its file system goes through the page cache")
+            }
+            e => io_error(e.into(), "map", path),
+        })?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| Error::new(ErrorKind::Io, "map failed: no address").with_file(path))?;
         Ok(Mapped { base, len, path: path.to_owned() })

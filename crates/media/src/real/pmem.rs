@@ -11,8 +11,6 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::io::Errno;
-use rustix::mm::MapFlags;
 use terrane_base::Result;
 
 use super::mapped::{Mapped, fill_holes};
@@ -42,15 +40,7 @@ impl RealPmem {
         let len = file.metadata().map_err(|e| io_error(e, "look-up", path))?.len();
         let len = mapped_len(path, len)?;
         fill_holes(&file, len as u64, path)?;
-        let flags = match mode {
-            PmemMode::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
-            PmemMode::StandIn | PmemMode::PageCache => MapFlags::SHARED,
-        };
-        let refused = |e| {
-            let is_dax = mode == PmemMode::Dax && matches!(e, Errno::OPNOTSUPP | Errno::INVAL);
-            is_dax.then(|| not_dax(path, "its file system goes through the page cache"))
-        };
-        let mapped = Mapped::new(&file, path, len, flags, refused)?;
+        let mapped = Mapped::new(&file, path, len, mode == PmemMode::Dax)?;
         mapped.base().as_ptr().expose_provenance();
         Ok(RealPmem { mapped, mode, back })
     }

@@ -8,7 +8,6 @@
 use std::fmt;
 use std::path::Path;
 
-use rustix::mm::MapFlags;
 use terrane_base::Result;
 
 use super::file::RealFile;
@@ -31,7 +30,7 @@ impl RealRegion {
             file.write_zeros(0, len as u64)?;
             file.sync()?;
         }
-        Mapped::new(&file, path, len, MapFlags::SHARED, |_| None).map(RealRegion)
+        Mapped::new(&file, path, len, false).map(RealRegion)
     }
 }
 

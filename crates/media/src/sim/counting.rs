@@ -24,7 +24,7 @@ pub struct PmemCounts {
     pub touched: u64,
 }
 
-/// See the module's head. It is [costly](Pmem::is_costly) if that is wanted.
+/// A memory that counts what costs time there. It is [costly](Pmem::is_costly) if that is wanted, or if the one below is.
 #[derive(Debug)]
 pub struct CountingPmem {
     inner: Arc<dyn Pmem>,
@@ -105,11 +105,12 @@ impl Pmem for CountingPmem {
     }
 
     fn is_costly(&self) -> bool {
-        self.costly
+        self.costly || self.inner.is_costly()
     }
 
-    fn touch(&self, _offset: usize, len: usize) {
+    fn touch(&self, offset: usize, len: usize) {
         self.touched.fetch_add(len as u64, Ordering::Relaxed);
+        self.inner.touch(offset, len);
     }
 
     fn flush(&self, offset: usize, len: usize) -> Result<()> {

@@ -31,13 +31,10 @@ pub enum CrashKind {
 
 impl CrashKind {
     /// All kinds that differ for files, for loops over them.
-    pub const ALL: [CrashKind; 5] = [
-        CrashKind::Process,
-        CrashKind::ProcessTorn,
-        CrashKind::PowerLost,
-        CrashKind::PowerKept,
-        CrashKind::PowerTorn,
-    ];
+    pub const ALL: [CrashKind; 5] = {
+        let [process, torn, lost, kept, power_torn, _words] = CrashKind::WITH_WORDS;
+        [process, torn, lost, kept, power_torn]
+    };
     /// All kinds that differ for persistent memory.
     pub const WITH_WORDS: [CrashKind; 6] = [
         CrashKind::Process,

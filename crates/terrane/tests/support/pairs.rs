@@ -36,8 +36,8 @@ pub fn put(db: &Db, tables: &[&Subtable], numbers: Range<u64>, durability: Durab
     }
 }
 
-/// Damages the memory of a machine at one place after the other. `image` has all records up to `all` in its memory, and in the log behind it: damage is
-/// reported, and on request the memory is given up and nothing is lost.
+/// Damages the memory of a machine at one place after the other. `image` has all records up to `all` in its memory or in
+/// extents, and what is in the memory in the log behind it too: damage is reported, and on request the memory is given up and nothing is lost.
 pub fn damage_is_reported_and_given_up_when_asked_for(image: &Image, memory_bytes: u64, all: u64) {
     let (mut reported, mut renewed) = (0, 0);
     for at in (0..memory_bytes).step_by(4 << 10) {
