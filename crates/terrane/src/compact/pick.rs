@@ -216,7 +216,7 @@ fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Opti
         paid: PaidFor::Nothing,
     };
     if from == 0 {
-        return l0_piece(&p, lo);
+        return l0_piece(&p, lo, p.piece_bytes);
     }
     let refs = overlapping(level(version, from), lo, None);
     let mut size = 0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{MAX_L0_RUNS, PaidFor, Pick, Picture, Reason, bytes, level, overlapping, span};
 use crate::compact::busy::KeyRange;
-use crate::levels::{ExtentRef, Run, Version};
+use crate::levels::{Run, Version};
 
 /// Urgency of an L0 that is due.
 pub(super) const L0_URGENCY: f64 = 3.0;
@@ -13,6 +13,9 @@ pub(super) const L0_URGENCY: f64 = 3.0;
 const LITTLE: u64 = 4;
 /// ... and meets so many times as much in L1.
 const MEETS: u64 = 16;
+/// A pass takes so many pieces at least, if they are no smaller than one part in as many of what a piece may be. Runs that come meanwhile share
+/// what is still to be rewritten of L1, and each leaves a quarter of a pass after the one before it: with fewer pieces, none could.
+const PIECES: u64 = 8;
 
 pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
     let runs = &p.version.l0;
@@ -130,16 +133,23 @@ pub(crate) fn pass_is_due(left: impl Iterator<Item = f64>) -> bool {
 /// The next piece of the pass of L0 through L1.
 pub(super) fn next_of_pass(p: &Picture<'_>, urgency: f64) -> Option<Pick> {
     let start = p.cursors.l0.clone().unwrap_or_default();
-    let range = open_l0_piece(p, &start).or_else(|| open_l0_piece(p, &[]))?;
+    let bytes = piece_of_pass(p);
+    let range = open_l0_piece(p, &start, bytes).or_else(|| open_l0_piece(p, &[], bytes))?;
     if p.busy.level_is_busy(0) || !p.is_free(0, 1, &range.lo, range.hi.as_deref()) {
         return None;
     }
     Some(Pick { from: 0, to: 1, range, reason: Reason::L0, urgency })
 }
 
+/// Bytes of a piece of the pass.
+fn piece_of_pass(p: &Picture<'_>) -> u64 {
+    let runs = p.version.l0.iter().chain(p.version.levels.first());
+    (runs.map(|r| r.bytes()).sum::<u64>() / PIECES).clamp(p.piece_bytes / PIECES, p.piece_bytes)
+}
+
 /// As [`l0_piece`], and nothing of it is barred.
-fn open_l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
-    let mut range = l0_piece(p, start)?;
+fn open_l0_piece(p: &Picture<'_>, start: &[u8], piece_bytes: u64) -> Option<KeyRange> {
+    let mut range = l0_piece(p, start, piece_bytes)?;
     while let Some(barred) = p.busy.barred(0, &range).or_else(|| p.busy.barred(1, &range)) {
         let in_front = KeyRange { lo: range.lo.clone(), hi: Some(barred.lo.clone()) };
         let is_there =
@@ -147,38 +157,49 @@ fn open_l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
         if range.lo < barred.lo && p.version.l0.iter().any(is_there) {
             range = in_front;
         } else {
-            range = l0_piece(p, barred.hi.as_ref()?)?;
+            range = l0_piece(p, barred.hi.as_ref()?, piece_bytes)?;
         }
     }
     Some(range)
 }
 
+/// An edge of an extent, and how much of it counts there.
+enum Edge {
+    /// Where one of L1 begins: a piece may end in front of it and take nothing of it.
+    OfL1,
+    /// Where one of L0 begins. It may reach over many of L1 and over the end of the piece, so half of it counts where it ends.
+    OfL0,
+    EndOfL0,
+}
+
 /// The piece of L0 and L1 that begins at `start` and holds about `piece_bytes`. It ends where an extent of L1 begins if
 /// one does within reach, so that L1 is not trimmed.
-pub(super) fn l0_piece(p: &Picture<'_>, start: &[u8]) -> Option<KeyRange> {
+pub(super) fn l0_piece(p: &Picture<'_>, start: &[u8], piece_bytes: u64) -> Option<KeyRange> {
     let l1 = overlapping(level(p.version, 1), start, None);
-    let l0: Vec<&[Arc<ExtentRef>]> =
-        p.version.l0.iter().map(|r| overlapping(r.refs(), start, None)).collect();
-    let mut starts: Vec<(&Arc<ExtentRef>, bool)> =
-        l1.iter().map(|r| (r, true)).chain(l0.iter().flat_map(|r| r.iter()).map(|r| (r, false))).collect();
-    starts.sort_by(|a, b| a.0.lo.cmp(&b.0.lo));
-    if l0.iter().all(|r| r.is_empty()) {
+    let l0: Vec<_> = p.version.l0.iter().flat_map(|r| overlapping(r.refs(), start, None)).collect();
+    if l0.is_empty() {
         return None;
     }
+    let mut edges: Vec<(&[u8], u64, Edge)> = l1.iter().map(|r| (&*r.lo, r.bytes(), Edge::OfL1)).collect();
+    for r in l0 {
+        let half = r.bytes() / 2;
+        edges.extend([(&*r.lo, r.bytes() - half, Edge::OfL0), (&*r.hi, half, Edge::EndOfL0)]);
+    }
+    edges.sort_by_key(|edge| edge.0);
     let mut gathered = 0;
     let mut met_l0 = false;
-    for (r, is_l1) in starts {
-        if met_l0 && *r.lo > *start {
-            let due = gathered >= p.piece_bytes;
-            let overdue = gathered >= p.piece_bytes * 2;
-            if (due && is_l1) || overdue {
-                return Some(KeyRange { lo: start.to_vec(), hi: Some(r.lo.to_vec()) });
+    for (key, bytes, edge) in edges {
+        if met_l0 && *key > *start {
+            let due = gathered >= piece_bytes && matches!(edge, Edge::OfL1);
+            let overdue = gathered >= piece_bytes * 2 && !matches!(edge, Edge::EndOfL0);
+            if due || overdue {
+                return Some(KeyRange { lo: start.to_vec(), hi: Some(key.to_vec()) });
             }
         }
-        met_l0 |= !is_l1;
+        met_l0 |= matches!(edge, Edge::OfL0);
         // L1 extents in front of the first L0 extent meet nothing and are not touched: they cost nothing.
         if met_l0 {
-            gathered += r.bytes();
+            gathered += bytes;
         }
     }
     Some(KeyRange { lo: start.to_vec(), hi: None })

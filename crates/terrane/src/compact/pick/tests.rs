@@ -207,6 +207,42 @@ fn a_pass_goes_on_until_runs_leave_one_by_one() {
     assert!(due(&[0.0; 4]) && due(&[0.1, 0.2, 0.3, 0.4, 0.5]), "no place is left");
 }
 
+/// The pieces of a pass through 20 extents of L1 of 1000 bytes each, by their ends, if a piece may have so many bytes. L0's run is four extents
+/// that reach over all of them.
+fn pieces_of_pass(piece_bytes: u64) -> Vec<Option<Vec<u8>>> {
+    let l1 = (0..20).map(|i| (1, 0, part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000)));
+    let l0 = (0..4).map(|i| {
+        let of = part(100 + i, &format!("a{:02}2", 5 * i), &format!("a{:02}3", 5 * i + 4), 1000);
+        (0, 7, of)
+    });
+    let v = version(l1.chain(l0).collect::<Vec<_>>());
+    let idle = BusyRanges::default();
+    let mut cursors = Cursors { l0: Some(Vec::new()) };
+    let mut ends = Vec::new();
+    while cursors.l0.is_some() {
+        let picture =
+            |p: &Picture<'_>| next_of_pass(&Picture { piece_bytes, cursors: &cursors, ..*p }, 1.0).unwrap();
+        let pick = with(&v, &idle, picture);
+        assert_eq!((pick.from, pick.to, pick.reason), (0, 1, Reason::L0));
+        ends.push(pick.range.hi.clone());
+        cursors.l0 = pick.range.hi;
+    }
+    ends
+}
+
+#[test]
+fn a_pass_takes_many_pieces_however_little_it_goes_through() {
+    let at = |extents: [u32; 7]| extents.map(|n| Some(format!("a{n:02}").into_bytes()));
+    // An eighth of 24,000 bytes: three extents of L1, or two and what begins and ends there of L0. What begins in front of L0 is not counted.
+    let eighths = pieces_of_pass(20_000);
+    assert_eq!(eighths[..7], at([4, 6, 9, 11, 14, 16, 19]), "each ends where an extent of L1 begins");
+    assert_eq!((eighths.len(), &eighths[7]), (8, &None));
+    // None is smaller than an eighth of what it may be, nor larger than that.
+    assert_eq!(pieces_of_pass(200_000).len(), 1);
+    assert_eq!(pieces_of_pass(64_000).len(), 3);
+    assert_eq!(pieces_of_pass(1000).len(), 16);
+}
+
 #[test]
 fn runs_of_an_l0_that_is_little_become_one() {
     let idle = BusyRanges::default();
