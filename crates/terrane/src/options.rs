@@ -85,7 +85,8 @@ pub struct Tuning {
     pub data_file_bytes: u64,
     /// An extent closes at this many stored bytes.
     pub extent_bytes: usize,
-    /// A compaction job rewrites about this much before it installs and looks again.
+    /// A compaction job rewrites about this much before it installs and looks again; one of L0's pass an eighth of L0 and L1 if that is
+    /// less, and an eighth of this at least.
     pub piece_bytes: u64,
     /// A compaction task carries about this much raw input.
     pub task_bytes: usize,

@@ -1,9 +1,10 @@
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 use terrane_base::ErrorKind;
 
+use super::mapped::has_all_space;
 use super::*;
 use crate::sim::SimMedia;
 use crate::{AlignedBuf, SECTOR, Signal};
@@ -197,6 +198,40 @@ fn a_mapped_file_is_prewritten_and_an_interrupted_preparation_starts_again() {
     r.load(0, &mut word).unwrap();
     assert_eq!(word, [0; 8]);
     assert!(fs::metadata(&path).unwrap().blocks() * 512 >= 1 << 20);
+}
+
+#[test]
+fn a_file_gets_the_space_of_its_holes_before_it_is_mapped() {
+    const LEN: u64 = 1 << 20;
+    let (dir, m) = machine();
+    let path = dir.path().join("tail");
+    for data_at in [0, LEN / 2, LEN - 4096] {
+        // The second time as much space as the file is long lies behind its end.
+        for beyond in [0, LEN] {
+            let file = fs::File::create(&path).unwrap();
+            file.set_len(LEN).unwrap();
+            file.write_all_at(&[7; 4096], data_at).unwrap();
+            if beyond > 0 {
+                rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, LEN, beyond).unwrap();
+            }
+            let space = || file.metadata().unwrap().blocks() * 512;
+            assert!(space() < LEN + beyond && !has_all_space(&file, LEN));
+            let r = m.map(&path, LEN as usize).unwrap();
+            let mut word = [1; 8];
+            r.load(data_at as usize, &mut word).unwrap();
+            assert_eq!(word, [7; 8]);
+            assert!(space() >= LEN + beyond);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_written_to_its_end_is_known_to_have_its_space() {
+    let (dir, m) = machine();
+    let path = dir.path().join("tail");
+    drop(m.map(&path, 1 << 20).unwrap());
+    let file = fs::File::open(&path).unwrap();
+    assert!(has_all_space(&file, 1 << 20) && !has_all_space(&file, 1 << 21));
 }
 
 #[test]

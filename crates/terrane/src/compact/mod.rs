@@ -2,7 +2,7 @@
 //! scheduler, *install* the outcome.
 //!
 //! A job works on one *piece*: a key range of all L0 runs and L1, or of a level and the one below, about
-//! `piece_bytes` large. What straddles the piece's edges is trimmed, not rewritten, so that pieces stay small whatever
+//! `piece_bytes` large, or less in L0's pass. What straddles the piece's edges is trimmed, not rewritten, so that pieces stay small whatever
 //! the shape of the tree, each is installed by itself, and space comes back as the work goes on. Of what readers have in the cache
 //! less is merged at a time (`share`).
 

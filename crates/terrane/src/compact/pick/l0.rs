@@ -13,8 +13,9 @@ pub(super) const L0_URGENCY: f64 = 3.0;
 const LITTLE: u64 = 4;
 /// ... and meets so many times as much in L1.
 const MEETS: u64 = 16;
-/// A pass takes so many pieces at least, if they are no smaller than one part in as many of what a piece may be. Runs that come meanwhile share
-/// what is still to be rewritten of L1, and each leaves a quarter of a pass after the one before it: with fewer pieces, none could.
+/// A piece of a pass is one part in so many of L0 and L1 (but of what a piece may be one part in as many at least, and all of it at most). Runs
+/// that come meanwhile share what is still to be rewritten of L1, and each is to leave a quarter of a pass after the one before it, which
+/// takes pieces a good deal smaller than a quarter.
 const PIECES: u64 = 8;
 
 pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
@@ -148,8 +149,8 @@ fn piece_of_pass(p: &Picture<'_>) -> u64 {
 }
 
 /// As [`l0_piece`], and nothing of it is barred.
-fn open_l0_piece(p: &Picture<'_>, start: &[u8], piece_bytes: u64) -> Option<KeyRange> {
-    let mut range = l0_piece(p, start, piece_bytes)?;
+fn open_l0_piece(p: &Picture<'_>, start: &[u8], about: u64) -> Option<KeyRange> {
+    let mut range = l0_piece(p, start, about)?;
     while let Some(barred) = p.busy.barred(0, &range).or_else(|| p.busy.barred(1, &range)) {
         let in_front = KeyRange { lo: range.lo.clone(), hi: Some(barred.lo.clone()) };
         let is_there =
@@ -157,48 +158,46 @@ fn open_l0_piece(p: &Picture<'_>, start: &[u8], piece_bytes: u64) -> Option<KeyR
         if range.lo < barred.lo && p.version.l0.iter().any(is_there) {
             range = in_front;
         } else {
-            range = l0_piece(p, barred.hi.as_ref()?, piece_bytes)?;
+            range = l0_piece(p, barred.hi.as_ref()?, about)?;
         }
     }
     Some(range)
 }
 
-/// An edge of an extent, and how much of it counts there.
+/// An edge of an extent, at which some of its bytes count. Of edges at one key what ends comes first: it belongs to the piece that ends there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Edge {
+    /// Where one of L0 ends. It may reach over many of L1 and over the end of the piece, so half of it counts here.
+    EndOfL0,
+    /// Where one of L0 begins.
+    OfL0,
     /// Where one of L1 begins: a piece may end in front of it and take nothing of it.
     OfL1,
-    /// Where one of L0 begins. It may reach over many of L1 and over the end of the piece, so half of it counts where it ends.
-    OfL0,
-    EndOfL0,
 }
 
-/// The piece of L0 and L1 that begins at `start` and holds about `piece_bytes`. It ends where an extent of L1 begins if
+/// The piece of L0 and L1 that begins at `start` and holds about so many bytes, some of them L0's. It ends where an extent of L1 begins if
 /// one does within reach, so that L1 is not trimmed.
-pub(super) fn l0_piece(p: &Picture<'_>, start: &[u8], piece_bytes: u64) -> Option<KeyRange> {
+pub(super) fn l0_piece(p: &Picture<'_>, start: &[u8], about: u64) -> Option<KeyRange> {
     let l1 = overlapping(level(p.version, 1), start, None);
     let l0: Vec<_> = p.version.l0.iter().flat_map(|r| overlapping(r.refs(), start, None)).collect();
-    if l0.is_empty() {
-        return None;
-    }
+    // L1 extents in front of the first L0 extent meet nothing and are not touched: they cost nothing.
+    let met = start.max(l0.iter().map(|r| &*r.lo).min()?);
     let mut edges: Vec<(&[u8], u64, Edge)> = l1.iter().map(|r| (&*r.lo, r.bytes(), Edge::OfL1)).collect();
-    for r in l0 {
+    for r in &l0 {
         let half = r.bytes() / 2;
         edges.extend([(&*r.lo, r.bytes() - half, Edge::OfL0), (&*r.hi, half, Edge::EndOfL0)]);
     }
-    edges.sort_by_key(|edge| edge.0);
+    edges.sort_by_key(|&(key, _, edge)| (key, edge));
     let mut gathered = 0;
-    let mut met_l0 = false;
     for (key, bytes, edge) in edges {
-        if met_l0 && *key > *start {
-            let due = gathered >= piece_bytes && matches!(edge, Edge::OfL1);
-            let overdue = gathered >= piece_bytes * 2 && !matches!(edge, Edge::EndOfL0);
+        if *key > *met {
+            let due = gathered >= about && edge == Edge::OfL1;
+            let overdue = gathered >= about.saturating_mul(2) && edge != Edge::EndOfL0;
             if due || overdue {
                 return Some(KeyRange { lo: start.to_vec(), hi: Some(key.to_vec()) });
             }
         }
-        met_l0 |= matches!(edge, Edge::OfL0);
-        // L1 extents in front of the first L0 extent meet nothing and are not touched: they cost nothing.
-        if met_l0 {
+        if *key >= *met || *met == *start {
             gathered += bytes;
         }
     }

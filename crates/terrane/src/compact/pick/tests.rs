@@ -207,40 +207,101 @@ fn a_pass_goes_on_until_runs_leave_one_by_one() {
     assert!(due(&[0.0; 4]) && due(&[0.1, 0.2, 0.3, 0.4, 0.5]), "no place is left");
 }
 
-/// The pieces of a pass through 20 extents of L1 of 1000 bytes each, by their ends, if a piece may have so many bytes. L0's run is four extents
-/// that reach over all of them.
-fn pieces_of_pass(piece_bytes: u64) -> Vec<Option<Vec<u8>>> {
-    let l1 = (0..20).map(|i| (1, 0, part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000)));
-    let l0 = (0..4).map(|i| {
-        let of = part(100 + i, &format!("a{:02}2", 5 * i), &format!("a{:02}3", 5 * i + 4), 1000);
-        (0, 7, of)
-    });
-    let v = version(l1.chain(l0).collect::<Vec<_>>());
+/// L1 of 20 extents of 1000 bytes each.
+fn twenty() -> Vec<(u8, u64, ExtentRef)> {
+    (0..20).map(|i| (1, 0, part(i, &format!("a{i:02}"), &format!("a{i:02}5"), 1000))).collect()
+}
+
+/// A run of L0: four extents that reach over twenty, 1000 bytes each.
+fn run_of_four(id: u64) -> impl Iterator<Item = (u8, u64, ExtentRef)> {
+    (0..4).map(move |i| {
+        let of = part(id * 100 + i, &format!("a{:02}2", 5 * i), &format!("a{:02}3", 5 * i + 4), 1000);
+        (0, id, of)
+    })
+}
+
+/// The pieces of a pass, by their ends, if a piece may have so many bytes. Behind each, L0's extents are trimmed and L1 is as it was.
+fn pieces_of_pass(mut parts: Vec<(u8, u64, ExtentRef)>, piece_bytes: u64) -> Vec<Option<Vec<u8>>> {
     let idle = BusyRanges::default();
     let mut cursors = Cursors { l0: Some(Vec::new()) };
     let mut ends = Vec::new();
     while cursors.l0.is_some() {
         let picture =
             |p: &Picture<'_>| next_of_pass(&Picture { piece_bytes, cursors: &cursors, ..*p }, 1.0).unwrap();
-        let pick = with(&v, &idle, picture);
+        let pick = with(&version(parts.clone()), &idle, picture);
         assert_eq!((pick.from, pick.to, pick.reason), (0, 1, Reason::L0));
+        let takes_of_l0 = parts
+            .iter()
+            .any(|(level, _, of)| *level == 0 && pick.range.hi.as_ref().is_none_or(|hi| *of.lo < **hi));
+        assert!(takes_of_l0, "{:?}", pick.range);
+        if let Some(cut) = &pick.range.hi {
+            parts = parts
+                .into_iter()
+                .filter_map(|(level, id, of)| behind(cut, level, of).map(|of| (level, id, of)))
+                .collect();
+        }
         ends.push(pick.range.hi.clone());
         cursors.l0 = pick.range.hi;
     }
     ends
 }
 
+/// What is left of an extent when a piece of the pass that ends at `cut` is installed. Those of [`run_of_four`] have 200 bytes over each of L1.
+fn behind(cut: &[u8], level: u8, of: ExtentRef) -> Option<ExtentRef> {
+    if level != 0 || *of.lo >= *cut {
+        return Some(of);
+    }
+    let number = |key: &[u8]| std::str::from_utf8(&key[1..3]).unwrap().parse::<u32>().unwrap();
+    let mut left = of.trim(cut, None)?;
+    left.size.bytes = 200 * (number(&left.hi) + 1 - number(cut));
+    Some(left)
+}
+
 #[test]
 fn a_pass_takes_many_pieces_however_little_it_goes_through() {
-    let at = |extents: [u32; 7]| extents.map(|n| Some(format!("a{n:02}").into_bytes()));
-    // An eighth of 24,000 bytes: three extents of L1, or two and what begins and ends there of L0. What begins in front of L0 is not counted.
-    let eighths = pieces_of_pass(20_000);
-    assert_eq!(eighths[..7], at([4, 6, 9, 11, 14, 16, 19]), "each ends where an extent of L1 begins");
-    assert_eq!((eighths.len(), &eighths[7]), (8, &None));
+    let ends = |extents: &[u32]| -> Vec<_> {
+        extents.iter().map(|n| Some(format!("a{n:02}").into_bytes())).chain([None]).collect()
+    };
+    let one_run = || twenty().into_iter().chain(run_of_four(7)).collect();
+    let two_runs = || twenty().into_iter().chain(run_of_four(7)).chain(run_of_four(8)).collect();
+    // An eighth of 24,000 bytes, and of less as L0 goes: two or three extents of L1 with what begins and ends there of L0. What begins in
+    // front of L0 is not counted.
+    assert_eq!(pieces_of_pass(one_run(), 20_000), ends(&[4, 7, 10, 14, 16, 19]));
+    assert_eq!(pieces_of_pass(two_runs(), 20_000), ends(&[4, 6, 9, 11, 14, 16, 18]));
     // None is smaller than an eighth of what it may be, nor larger than that.
-    assert_eq!(pieces_of_pass(200_000).len(), 1);
-    assert_eq!(pieces_of_pass(64_000).len(), 3);
-    assert_eq!(pieces_of_pass(1000).len(), 16);
+    assert_eq!(pieces_of_pass(one_run(), 200_000).len(), 1);
+    assert_eq!(pieces_of_pass(one_run(), 64_000).len(), 3);
+    assert_eq!(pieces_of_pass(one_run(), 1000).len(), 16);
+    // With nothing in L1 an extent of L0 is the least.
+    assert_eq!(pieces_of_pass(run_of_four(7).collect(), 2000).len(), 4);
+}
+
+#[test]
+fn a_piece_of_a_pass_takes_something_of_l0_wherever_its_runs_begin() {
+    let at = |run, id, lo: &str, hi: &str| (u8::from(run == 0), run, part(id, lo, hi, 1000));
+    // Two runs, and an extent of L1, that begin at one key, and more L1 in front.
+    let v = version([
+        at(0, 1, "a", "b"),
+        at(0, 2, "k", "l"),
+        at(0, 3, "m", "n"),
+        at(7, 7, "k", "o"),
+        at(8, 8, "k", "o"),
+    ]);
+    let piece =
+        |start: &[u8], about| with(&v, &BusyRanges::default(), |p| l0_piece(p, start, about)).unwrap();
+    for start in [&b""[..], b"a", b"k"] {
+        assert_eq!(
+            piece(start, 1).hi.as_deref(),
+            Some(&b"m"[..]),
+            "a piece has to end behind where L0 begins"
+        );
+    }
+    assert_eq!(
+        piece(b"", 2000).hi.as_deref(),
+        Some(&b"m"[..]),
+        "halves of the runs, and what begins with them of L1"
+    );
+    assert_eq!(piece(b"", 2001).hi, None, "what is in front of L0 does not count");
 }
 
 #[test]
