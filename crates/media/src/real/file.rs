@@ -61,11 +61,7 @@ impl RealFile {
     }
 
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64, doing: &str) -> Result<Supported> {
-        match uninterrupted(|| rustix::fs::fallocate(&self.fd, flags, offset, len)) {
-            Ok(()) => Ok(Supported::Yes),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Supported::No),
-            Err(e) => Err(self.failed(e, doing).with_offset(offset)),
-        }
+        fallocate(&self.fd, flags, offset, len).map_err(|e| self.failed(e, doing).with_offset(offset))
     }
 
     fn failed(&self, e: Errno, doing: &str) -> Error {
@@ -73,8 +69,9 @@ impl RealFile {
     }
 }
 
+/// Whether the file system can do it at all; if not, nothing was done.
 #[derive(PartialEq, Eq)]
-enum Supported {
+pub(super) enum Supported {
     Yes,
     No,
 }
@@ -192,6 +189,20 @@ fn accept_our_alignment(fd: &OwnedFd) -> rustix::io::Result<()> {
         rustix::fs::fcntl_setfl(fd, OFlags::empty())?;
     }
     Ok(())
+}
+
+/// As the system call, and what a file system cannot do is no error.
+pub(super) fn fallocate(
+    file: impl AsFd,
+    flags: FallocateFlags,
+    offset: u64,
+    len: u64,
+) -> rustix::io::Result<Supported> {
+    match uninterrupted(|| rustix::fs::fallocate(&file, flags, offset, len)) {
+        Ok(()) => Ok(Supported::Yes),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Supported::No),
+        Err(e) => Err(e),
+    }
 }
 
 /// Repeats a call that a signal interrupted.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use terrane_base::{Error, ErrorKind, Result};
 
-use super::file::uninterrupted;
+use super::file::fallocate;
 use crate::error::{check_region, io_error};
 use crate::pmem::not_dax;
 
@@ -26,10 +26,9 @@ pub(super) fn fill_holes(file: impl AsFd, len: u64, path: &Path) -> Result<()> {
     if has_all_space(&file, len) {
         return Ok(());
     }
-    match uninterrupted(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len)) {
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-        Err(e) => Err(io_error(e.into(), "allocate", path)),
-    }
+    let _whatever_the_file_system_can = fallocate(&file, FallocateFlags::empty(), 0, len)
+        .map_err(|e| io_error(e.into(), "allocate", path))?;
+    Ok(())
 }
 
 /// Whether a file is known to have no holes, which is found out in a fraction of the time that tmpfs takes to allocate what is there.

@@ -180,7 +180,8 @@ enum Edge {
 pub(super) fn l0_piece(p: &Picture<'_>, start: &[u8], about: u64) -> Option<KeyRange> {
     let l1 = overlapping(level(p.version, 1), start, None);
     let l0: Vec<_> = p.version.l0.iter().flat_map(|r| overlapping(r.refs(), start, None)).collect();
-    // L1 extents in front of the first L0 extent meet nothing and are not touched: they cost nothing.
+    // Where L0 is met. L1 extents in front meet nothing and are not touched: they cost nothing. If that is the start, none is in front,
+    // though some may have begun before.
     let met = start.max(l0.iter().map(|r| &*r.lo).min()?);
     let mut edges: Vec<(&[u8], u64, Edge)> = l1.iter().map(|r| (&*r.lo, r.bytes(), Edge::OfL1)).collect();
     for r in &l0 {
