@@ -26,6 +26,18 @@ impl KeyRange {
         let below = |a: &[u8], b: Option<&[u8]>| b.is_none_or(|b| a < b);
         below(&self.lo, hi) && below(lo, self.hi.as_deref())
     }
+
+    /// What of it lies below `other`, and what above.
+    pub(crate) fn outside(&self, other: &KeyRange) -> impl Iterator<Item = KeyRange> + use<> {
+        let ends_after = |key: &Vec<u8>| self.hi.as_ref().is_none_or(|hi| key < hi);
+        let below = (self.lo < other.lo).then(|| {
+            let hi = if ends_after(&other.lo) { Some(&other.lo) } else { self.hi.as_ref() };
+            KeyRange { lo: self.lo.clone(), hi: hi.cloned() }
+        });
+        let end = other.hi.as_ref().filter(|end| ends_after(end));
+        let above = end.map(|end| KeyRange { lo: end.max(&self.lo).clone(), hi: self.hi.clone() });
+        below.into_iter().chain(above)
+    }
 }
 
 #[derive(Debug)]
