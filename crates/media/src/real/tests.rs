@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 use terrane_base::ErrorKind;
 
-use super::mapped::has_all_space;
+use super::mapped::{Mapped, PART, has_all_space};
 use super::*;
 use crate::sim::SimMedia;
 use crate::{AlignedBuf, SECTOR, Signal};
@@ -223,6 +223,32 @@ fn a_file_gets_the_space_of_its_holes_before_it_is_mapped() {
             assert!(space() >= LEN + beyond);
         }
     }
+}
+
+#[test]
+fn a_large_file_is_brought_in_whole() {
+    let len = 3 * PART + 4096;
+    let (dir, _) = machine();
+    let path = dir.path().join("memory");
+    let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.set_len(len as u64).unwrap();
+    let mapped = Mapped::new(&file, &path, len, false).unwrap();
+    // What the process has of the mapping, which nobody has touched.
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let begins = format!("{:x}-{:x} ", mapped.base().addr(), mapped.base().addr().get() + len);
+    let of_it = maps.lines().skip_while(|line| !line.starts_with(&begins));
+    let resident = of_it.skip(1).find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    assert_eq!(resident.trim(), format!("{} kB", len / 1024));
+}
+
+#[test]
+fn a_file_that_is_shorter_than_its_mapping_is_an_error_and_no_fault() {
+    let (dir, _) = machine();
+    let path = dir.path().join("memory");
+    let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.set_len(PART as u64 + 4096).unwrap();
+    let e = Mapped::new(&file, &path, 2 * PART, false).unwrap_err();
+    assert_eq!((e.kind(), e.offset()), (ErrorKind::Io, Some(PART as u64)), "{e}");
 }
 
 #[test]
