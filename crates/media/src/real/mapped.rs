@@ -65,8 +65,8 @@ impl Mapped {
     /// system to be durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where that cannot be; [`ErrorKind::Io`] if some of it cannot be brought in: the file is shorter, or its
-    /// device is damaged there.
+    /// [`ErrorKind::Unsupported`] where that cannot be; [`ErrorKind::Io`] if some of it cannot be brought in: the file is shorter, its
+    /// device is damaged there, or there is no memory for it.
     pub(super) fn new(file: impl AsFd, path: &Path, len: usize, synced: bool) -> Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let shared = if synced { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
@@ -85,8 +85,12 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Has all pages there, so that no store waits for one. By several threads: that of a GiB takes one of them a tenth of a second.
+    /// Has all pages there, so that who touches one first does not wait for it to be read. (A file system may still want to hear of the
+    /// first store to each.) By several threads: that of a GiB takes one of them a tenth of a second.
     fn bring_in(&self) -> Result<()> {
+        if self.len <= PART {
+            return self.bring_in_part(0);
+        }
         let (parts, next, failed) = (self.len.div_ceil(PART), AtomicUsize::new(0), OnceLock::new());
         let work = || {
             while let Some(at) = next.fetch_add(1, Ordering::Relaxed).checked_mul(PART)
@@ -121,6 +125,10 @@ impl Mapped {
         match done {
             // Linux has it since 5.14. Before, pages come in when they are first touched.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(Errno::FAULT) => {
+                let what = format!("the file ends, or cannot be read, within {len} bytes of the offset");
+                Err(Error::new(ErrorKind::Io, what).with_file(&self.path).with_offset(at as u64))
+            }
             Err(e) => Err(io_error(e.into(), "bring in", &self.path).with_offset(at as u64)),
         }
     }
