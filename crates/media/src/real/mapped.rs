@@ -86,24 +86,26 @@ impl Mapped {
     }
 
     /// Has all pages there, so that who touches one first does not wait for it to be read. (A file system may still want to hear of the
-    /// first store to each.) By several threads: that of a GiB takes one of them a tenth of a second.
+    /// first store to each.) By several threads: that of a GiB takes one of them a tenth of a second. (They are no pool's, as
+    /// [`crate::in_shares`] would have it: nothing here knows of the machine whose pools those are.)
     fn bring_in(&self) -> Result<()> {
         if self.len <= PART {
             return self.bring_in_part(0);
         }
-        let (parts, next, failed) = (self.len.div_ceil(PART), AtomicUsize::new(0), OnceLock::new());
+        let (next, failed) = (AtomicUsize::new(0), OnceLock::new());
         let work = || {
-            while let Some(at) = next.fetch_add(1, Ordering::Relaxed).checked_mul(PART)
-                && at < self.len
-                && failed.get().is_none()
-            {
+            while failed.get().is_none() {
+                let at = next.fetch_add(PART, Ordering::Relaxed);
+                if at >= self.len {
+                    break;
+                }
                 if let Err(e) = self.bring_in_part(at) {
                     let _another_was_first = failed.set(e);
                 }
             }
         };
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        let helpers = parts.min(processors).min(MOST_THREADS).saturating_sub(1);
+        let helpers = self.len.div_ceil(PART).min(processors).min(MOST_THREADS) - 1;
         thread::scope(|scope| {
             for _ in 0..helpers {
                 let helper = thread::Builder::new().name("terrane-map".into());

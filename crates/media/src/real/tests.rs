@@ -225,14 +225,19 @@ fn a_file_gets_the_space_of_its_holes_before_it_is_mapped() {
     }
 }
 
-#[test]
-fn a_large_file_is_brought_in_whole() {
-    let len = 3 * PART + 4096;
-    let (dir, _) = machine();
+/// A file of `len` bytes, of which `mapped` are mapped.
+fn map_new(len: usize, mapped: usize) -> Result<Mapped> {
+    let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("memory");
     let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     file.set_len(len as u64).unwrap();
-    let mapped = Mapped::new(&file, &path, len, false).unwrap();
+    Mapped::new(&file, &path, mapped, false)
+}
+
+#[test]
+fn a_large_file_is_brought_in_whole() {
+    let len = 3 * PART + 4096;
+    let mapped = map_new(len, len).unwrap();
     // What the process has of the mapping, which nobody has touched.
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
     let begins = format!("{:x}-{:x} ", mapped.base().addr(), mapped.base().addr().get() + len);
@@ -243,11 +248,7 @@ fn a_large_file_is_brought_in_whole() {
 
 #[test]
 fn a_file_that_is_shorter_than_its_mapping_is_an_error_and_no_fault() {
-    let (dir, _) = machine();
-    let path = dir.path().join("memory");
-    let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-    file.set_len(PART as u64 + 4096).unwrap();
-    let e = Mapped::new(&file, &path, 2 * PART, false).unwrap_err();
+    let e = map_new(PART + 4096, 2 * PART).unwrap_err();
     assert_eq!((e.kind(), e.offset()), (ErrorKind::Io, Some(PART as u64)), "{e}");
 }
 
