@@ -206,6 +206,13 @@ impl SimMedia {
         }
     }
 
+    /// Tells the bytes of a file that are not zero, by pages.
+    pub(super) fn load_written(&self, inode: u64, mut tell: impl FnMut(u64, &[u8])) {
+        if let Some(file) = self.state.lock().disk.inode(inode) {
+            file.current().written().for_each(|(offset, page)| tell(offset, page));
+        }
+    }
+
     fn file_len(&self, inode: u64, path: &Path) -> Result<u64> {
         self.look(OpKind::Look, path, |s| Ok(s.disk.inode(inode).map_or(0, |i| i.len())))
     }

@@ -45,6 +45,14 @@ impl Pages {
         }
     }
 
+    /// The pages that are not of zeros, in order, each with its offset.
+    pub(super) fn written(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.chunks.iter().zip((0..).step_by(CHUNK as usize)).flat_map(|(chunk, start)| {
+            let pages = chunk.iter().flat_map(move |c| c.pages.iter().zip((start..).step_by(PAGE as usize)));
+            pages.filter_map(|(page, offset)| Some((offset, page.as_deref()?.as_slice())))
+        })
+    }
+
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         for (page, within, part) in pieces(offset, bytes.len() as u64) {
             let bytes = &bytes[part];
@@ -200,6 +208,11 @@ mod tests {
                 let mut all = vec![1; SIZE as usize];
                 pages.read(0, &mut all);
                 assert!(all == model, "seed {seed}");
+                let mut sparse = vec![0; SIZE as usize];
+                for (offset, page) in pages.written() {
+                    sparse[offset as usize..][..page.len()].copy_from_slice(page);
+                }
+                assert!(sparse == model, "seed {seed}");
             }
         }
     }

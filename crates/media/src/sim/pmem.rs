@@ -39,10 +39,13 @@ impl SimPmem {
                 .with_file(&handle.path)
         })?;
         memory.base().as_ptr().expose_provenance();
-        let mut content = vec![0; len];
-        handle.machine.load(handle.inode, &mut content, 0);
-        // SAFETY: the mapping is new, of that length, and nobody else knows of it.
-        unsafe { copy::copy_in(memory.base().as_ptr(), &content, WriteBack::Nothing) };
+        // The rest of a new mapping is zero, and takes no memory while nobody looks at it: machines come up by the million.
+        handle.machine.load_written(handle.inode, |offset, page| {
+            let at = (offset as usize).min(len);
+            let page = &page[..page.len().min(len - at)];
+            // SAFETY: the mapping is new, of `len` bytes, in which the page lies, and nobody else knows of it.
+            unsafe { copy::copy_in(memory.base().as_ptr().add(at), page, WriteBack::Nothing) };
+        });
         Ok(SimPmem { handle, memory, len, mode })
     }
 
