@@ -15,7 +15,7 @@ use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, MAX_SLOTS, 
 use terrane_format::pm::PoolKind;
 use terrane_halloc::{Halloc, Plan};
 use terrane_media::sim::{CrashKind, Image, OpInfo, SimMedia};
-use terrane_media::{Media, PmemMode};
+use terrane_media::{Media, OpenMode, PmemMode};
 
 const PLAN: Plan = Plan { bytes: 320 << 10, subtables: 4, memtables: 8, zone_bytes: 4 << 10 };
 const UUID: [u8; 16] = *b"0123456789abcdef";
@@ -38,13 +38,13 @@ fn open(media: &SimMedia) -> Arc<Space> {
     Space::open(media, path(), PmemMode::Dax, UUID, 0).unwrap()
 }
 
-/// What its memory holds, as a number.
-fn hash(media: &SimMedia) -> u64 {
-    let pmem = media.map_pmem(path(), PmemMode::Dax).unwrap();
-    let mut bytes = vec![0; pmem.len()];
-    pmem.load(0, &mut bytes).unwrap();
+/// What its memory holds, as a number; `buf` is for what is read.
+fn hash(media: &SimMedia, buf: &mut Vec<u8>) -> u64 {
+    let file = media.open(path(), OpenMode::READ).unwrap();
+    buf.resize(file.len().unwrap() as usize, 0);
+    file.read_at(buf, 0).unwrap();
     let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
+    buf.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -63,7 +63,7 @@ fn units_of(commit: &Commit) -> u64 {
 }
 
 /// What is certain at a moment, by LSN, and what is on its way.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     committed: BTreeMap<Lsn, Commit>,
     moving: Option<(Lsn, Commit)>,
@@ -237,16 +237,29 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
 fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
     let histories = std::env::var("TERRANE_SEEDS").map_or(2, |n| n.parse().unwrap());
     let least = std::env::var("TERRANE_DISTINCT").map_or(0, |n| n.parse().unwrap());
-    let [next, points, images] = [const { AtomicU64::new(0) }; 3];
+    let [next, points, images, checked] = [const { AtomicU64::new(0) }; 4];
     // Different kinds of crashes may leave the same, and so may crashes at different points.
     let distinct = Mutex::new(HashSet::new());
     let check_history = |number: u64| {
-        for (at, (image, model)) in history(number, 24).iter().enumerate() {
+        let mut buf = Vec::new();
+        // After power failed all that is there is certain, so machines that have the same memory, and of which the same is expected, are
+        // one, and need to be recovered once.
+        let mut powered_off = HashSet::new();
+        let mut before = Model::default();
+        for (at, (image, model)) in history(number, 24).into_iter().enumerate() {
             points.fetch_add(1, Ordering::Relaxed);
-            let crash = |media: &SimMedia, what: &str| {
-                distinct.lock().unwrap().insert(hash(media));
-                model.check(media, what);
+            if model != before {
+                powered_off.clear();
+                before = model.clone();
+            }
+            let mut crash = |media: &SimMedia, by_power: bool, what: &str| {
+                let hash = hash(media, &mut buf);
+                distinct.lock().unwrap().insert(hash);
                 images.fetch_add(1, Ordering::Relaxed);
+                if !by_power || powered_off.insert(hash) {
+                    checked.fetch_add(1, Ordering::Relaxed);
+                    model.check(media, what);
+                }
             };
             // Where there are few states all of them, else some by seed.
             let states = image.pm_states();
@@ -255,11 +268,17 @@ fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
                     if states <= 12 { state } else { state.wrapping_mul(0x9e37_79b9_7f4a_7c15) % states };
                 crash(
                     &image.crash_to_pm_state(state),
+                    true,
                     &format!("history {number}, call {at}, state {state}"),
                 );
             }
             for kind in CrashKind::WITH_WORDS {
-                crash(&image.crash(kind, at as u64), &format!("history {number}, call {at}, {kind:?}"));
+                let by_power = !matches!(kind, CrashKind::Process | CrashKind::ProcessTorn);
+                crash(
+                    &image.crash(kind, at as u64),
+                    by_power,
+                    &format!("history {number}, call {at}, {kind:?}"),
+                );
             }
         }
     };
@@ -282,12 +301,12 @@ fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
             });
         }
     });
-    let [points, images] = [points, images].map(AtomicU64::into_inner);
+    let [points, images, checked] = [points, images, checked].map(AtomicU64::into_inner);
     let distinct = distinct.into_inner().unwrap().len();
     let seen = SEEN.each_ref().map(|n| n.load(Ordering::Relaxed));
     println!(
-        "{images} crash images, {distinct} distinct, at {points} points of {histories} histories; {} commits taken back, {} zones \
-         reclaimed",
+        "{images} crash images, {distinct} distinct, {checked} recovered, at {points} points of {histories} histories; {} commits taken \
+         back, {} zones reclaimed",
         seen[1], seen[2]
     );
     assert!(points > 200 && seen.iter().all(|n| *n > 0), "{seen:?}");
