@@ -117,7 +117,7 @@ fn of_engine() -> Result<Vec<String>, Failure> {
     Ok(all)
 }
 
-/// So many histories of commits in persistent memory leave a million different images, and take 35 minutes on two cores.
+/// So many histories of commits in persistent memory leave a million different images, and take 20 minutes on two cores at most.
 const CHAIN_HISTORIES: &str = "560";
 
 /// So many histories of the engine, of three hundred operations each, take 20 minutes.
