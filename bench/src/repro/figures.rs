@@ -341,36 +341,37 @@ fn heat() -> Vec<Part> {
     vec![Part::Rows { command: command.to_owned(), claims: claims.collect() }]
 }
 
-/// Records of 24 and 100 bytes, several times as much of them as the memory holds: it is written out all the time. On whatever disk there is,
-/// and for half as long in main memory, where what is slow now and then is no disk.
+/// Records of 24 and 100 bytes, more than four times as much of them as the memory is large, so that it is written out all the time. All engines
+/// fill with the same records, however long it takes them: one that stopped when time is up could have all it has in its memtables still. Updates
+/// go by the clock, on a database that is as large from the start. On whatever disk there is, and in main memory, where what is slow now and
+/// then is no disk.
 fn page_cache() -> Vec<Part> {
     const PAGE_CACHE: &str = "terrane-page-cache";
+    const ENGINES: &str = "--engine terrane,terrane-page-cache,rocksdb";
     let of = |w, threads| {
         let claim = Claim { whose: PAGE_CACHE, ..claim(w, Of::Speed, 3.0).with(threads) };
         let beside = Claim { whose: PAGE_CACHE, against: OURS, ..stated(w, Of::Speed).with(threads) };
         let tail = Claim { whose: PAGE_CACHE, ..stated(w, Of::FarTailAgainst).with(threads) };
         [claim, beside, tail]
     };
-    let sizes = [(8, 10_000_000), (84, 4_000_000)];
-    let rows = |(value_bytes, records): (u64, u64), seconds| {
-        let workloads = [W::Fillrandom, W::YcsbA, W::YcsbF];
-        let claims =
-            [1, 2].into_iter().flat_map(|threads| workloads.into_iter().flat_map(move |w| of(w, threads)));
-        let command = format!(
-            "--workload fillrandom,ycsb-a,ycsb-f --threads 1,2 --engine terrane,terrane-page-cache,rocksdb --records {records} \
-             --value-bytes {value_bytes} --memtable-mib 48 --ops 1000000000 --seconds {seconds}"
-        );
-        (command, claims.collect())
+    let claims = |workloads: &[W]| -> Vec<Claim> {
+        [1, 2].into_iter().flat_map(|threads| workloads.iter().flat_map(move |&w| of(w, threads))).collect()
     };
-    let on_disk = sizes.map(|size| {
-        let (command, claims) = rows(size, 6);
-        Part::Rows { command, claims }
-    });
-    let in_memory = sizes.map(|size| {
-        let (command, claims) = rows(size, 3);
-        Part::InMemory { command, claims }
-    });
-    on_disk.into_iter().chain(in_memory).collect()
+    let rows = |value_bytes, fills: u64, records: u64, seconds| {
+        let fill = format!(
+            "--workload fillrandom --threads 1,2 {ENGINES} --records {fills} --value-bytes {value_bytes} --memtable-mib 24"
+        );
+        let update = format!(
+            "--workload ycsb-a,ycsb-f --threads 1,2 {ENGINES} --records {records} --value-bytes {value_bytes} --memtable-mib 48 \
+             --ops 1000000000 --seconds {seconds}"
+        );
+        [(fill, claims(&[W::Fillrandom])), (update, claims(&[W::YcsbA, W::YcsbF]))]
+    };
+    let sizes =
+        |seconds| [rows(8, 5_000_000, 10_000_000, seconds), rows(84, 1_200_000, 4_000_000, seconds)].concat();
+    let on_disk = sizes(6).into_iter().map(|(command, claims)| Part::Rows { command, claims });
+    let in_memory = sizes(3).into_iter().map(|(command, claims)| Part::InMemory { command, claims });
+    on_disk.chain(in_memory).collect()
 }
 
 /// What the reference says of XP beside XS.

@@ -72,6 +72,19 @@ fn a_device_s_costs_make_a_figure_longer_by_less_than_a_fifth() {
 }
 
 #[test]
+fn in_the_page_cache_there_is_four_times_what_the_memory_holds_and_a_filling_writes_all_of_it() {
+    let runs = runs(named("page-cache").unwrap());
+    for (args, _) in &runs {
+        let s = Settings::new(args);
+        let memory = s.memtable_bytes / 7 * 8;
+        assert!(s.records * s.record_bytes() >= 4 * memory, "{} records", s.records);
+        let fills = args.workload == [W::Fillrandom];
+        assert_eq!(fills, args.seconds.is_none() && args.ops.is_none());
+    }
+    assert_eq!(runs.iter().filter(|(args, _)| args.seconds.is_none()).count(), 4);
+}
+
+#[test]
 fn transactions_are_claimed_synced_and_not() {
     let bound = |c: &Claim| (c.workload, c.threads) == (W::Txn, 16) && c.bound == Some(1.3);
     let runs = runs(named("txn").unwrap()).into_iter();
