@@ -84,6 +84,11 @@ impl Settings {
         }
     }
 
+    /// Bytes of a persistent memory in which memtables have as much room as they have elsewhere.
+    pub(crate) fn pm_bytes(&self) -> u64 {
+        self.memtable_bytes.max(8 << 20) / 7 * 8
+    }
+
     /// Bytes of each run where they pile up.
     pub(crate) fn piled_run_bytes(&self) -> u64 {
         const RUNS: u64 = 60;

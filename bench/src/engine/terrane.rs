@@ -59,8 +59,7 @@ impl Terrane {
     pub(crate) fn open(job: &Job, s: &Settings) -> Result<Self, Failure> {
         let Job { entrant, dir, .. } = job;
         let (directory, simd, swizzling) = without(entrant.kind);
-        // As much for memtables as the others have.
-        let mut memory = PmemOptions::new(s.memtable_bytes.max(8 << 20) / 7 * 8);
+        let mut memory = PmemOptions::new(s.pm_bytes());
         if let Some(apart) = job.memory_dir.as_deref().filter(|_| entrant.kind.has_memory()) {
             std::fs::create_dir_all(apart)?;
             memory = memory.path(apart.join("pmem"));

@@ -172,6 +172,11 @@ fn part(more: &str, claims: Vec<Claim>) -> Part {
 
 /// A run of the claims' workloads.
 fn part_of(engines: &str, more: &str, claims: Vec<Claim>) -> Part {
+    Part::Rows { command: command_of(engines, more, &claims), claims }
+}
+
+/// What runs the claims' workloads.
+fn command_of(engines: &str, more: &str, claims: &[Claim]) -> String {
     let once = |of: fn(&Claim) -> String| {
         let mut names: Vec<String> = Vec::new();
         for name in claims.iter().map(of) {
@@ -182,7 +187,7 @@ fn part_of(engines: &str, more: &str, claims: Vec<Claim>) -> Part {
         names.join(",")
     };
     let (workloads, threads) = (once(|c| c.workload.to_string()), once(|c| c.threads.to_string()));
-    Part::Rows { command: format!("--workload {workloads} --threads {threads} {engines} {more}"), claims }
+    format!("--workload {workloads} --threads {threads} {engines} {more}")
 }
 
 fn operations() -> Vec<Part> {
@@ -354,18 +359,17 @@ fn page_cache() -> Vec<Part> {
         let tail = Claim { whose: PAGE_CACHE, ..stated(w, Of::FarTailAgainst).with(threads) };
         [claim, beside, tail]
     };
-    let claims = |workloads: &[W]| -> Vec<Claim> {
-        [1, 2].into_iter().flat_map(|threads| workloads.iter().flat_map(move |&w| of(w, threads))).collect()
+    let run = |more: String, workloads: &[W]| {
+        let rows = [1, 2].into_iter().flat_map(|threads| workloads.iter().map(move |&w| (w, threads)));
+        let claims: Vec<Claim> = rows.flat_map(|(w, threads)| of(w, threads)).collect();
+        (command_of(ENGINES, &more, &claims), claims)
     };
     let rows = |value_bytes, fills: u64, records: u64, seconds| {
-        let fill = format!(
-            "--workload fillrandom --threads 1,2 {ENGINES} --records {fills} --value-bytes {value_bytes} --memtable-mib 24"
-        );
+        let fill = format!("--records {fills} --value-bytes {value_bytes} --memtable-mib 24");
         let update = format!(
-            "--workload ycsb-a,ycsb-f --threads 1,2 {ENGINES} --records {records} --value-bytes {value_bytes} --memtable-mib 48 \
-             --ops 1000000000 --seconds {seconds}"
+            "--records {records} --value-bytes {value_bytes} --memtable-mib 48 --ops 1000000000 --seconds {seconds}"
         );
-        [(fill, claims(&[W::Fillrandom])), (update, claims(&[W::YcsbA, W::YcsbF]))]
+        [run(fill, &[W::Fillrandom]), run(update, &[W::YcsbA, W::YcsbF])]
     };
     let sizes =
         |seconds| [rows(8, 5_000_000, 10_000_000, seconds), rows(84, 1_200_000, 4_000_000, seconds)].concat();
