@@ -1,5 +1,6 @@
 //! A write batch: operations on one or more subtables that happen together or not at all.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -49,6 +50,24 @@ pub(crate) struct LargePut {
     pub(crate) value: Vec<u8>,
 }
 
+/// Memory of operations that a thread keeps for its next batch is no more than this.
+const KEPT_BYTES: usize = 4 << 10;
+
+thread_local! {
+    /// What the operations of one that was committed lay in.
+    static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Keeps the memory of operations that were committed, for the next [`WriteBatch::of_one`] of this thread.
+#[inline]
+pub(crate) fn keep(mut body: Vec<u8>) {
+    if (1..=KEPT_BYTES).contains(&body.capacity()) {
+        body.clear();
+        // A thread that ends has no next one.
+        let _ = KEPT.try_with(|kept| kept.set(body));
+    }
+}
+
 /// A length of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mark {
@@ -62,6 +81,12 @@ impl WriteBatch {
     /// An empty batch.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty batch for an operation that is committed at once.
+    #[inline]
+    pub(crate) fn of_one() -> Self {
+        WriteBatch { body: KEPT.try_with(Cell::take).unwrap_or_default(), ..Self::default() }
     }
 
     /// Sets `key` to `value`.
@@ -265,4 +290,25 @@ impl WriteBatch {
 /// Bytes of an operation's record.
 fn length_of(op: &Op<'_>) -> u32 {
     u32::try_from(record_len(op.key.len(), op.value.len())).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_keeps_the_memory_of_one_batch_and_none_of_its_operations() {
+        let capacity = || WriteBatch::of_one().body.capacity();
+        let mut body = Vec::with_capacity(100);
+        body.push(1);
+        let at = body.as_ptr();
+        keep(body);
+        let next = WriteBatch::of_one();
+        assert!(next.is_empty() && next.body.is_empty() && next.body.as_ptr() == at);
+        assert_eq!(capacity(), 0, "it is in use");
+        keep(vec![0; KEPT_BYTES + 1]);
+        assert_eq!(capacity(), 0, "too large to be kept");
+        keep(Vec::new());
+        assert_eq!(capacity(), 0);
+    }
 }

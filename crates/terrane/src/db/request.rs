@@ -7,7 +7,7 @@ use terrane_format::batch::{EntryKind, entry_len};
 use terrane_format::value_ref::ValueRef;
 use terrane_locks::Owner;
 
-use crate::batch::{Lengths, Tables};
+use crate::batch::{Lengths, Tables, keep};
 use crate::chains::commit::Items;
 use crate::log::Admission;
 use crate::options::Durability;
@@ -160,6 +160,7 @@ impl GroupEntry {
             self.attachment = r.attachment;
         }
         let locks = if let Locks::Held(locks) = r.locks { locks } else { None };
+        keep(r.body);
         self.members.push(Member { settler: r.settler, seq, locks });
     }
 }

@@ -63,7 +63,7 @@ impl Subtable {
     /// Limits, a full device, a dropped subtable, a poisoned or closed database, I/O errors; nothing of it is visible
     /// then, see [`crate::Db::write`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        let mut batch = WriteBatch::new();
+        let mut batch = WriteBatch::of_one();
         batch.put(self, key, value)?;
         self.write(batch, Durability::Buffered)
     }
@@ -73,7 +73,7 @@ impl Subtable {
     /// # Errors
     /// As for [`Subtable::put`].
     pub fn delete(&self, key: &[u8]) -> Result<()> {
-        let mut batch = WriteBatch::new();
+        let mut batch = WriteBatch::of_one();
         batch.delete(self, key)?;
         self.write(batch, Durability::Buffered)
     }
@@ -83,7 +83,7 @@ impl Subtable {
     /// # Errors
     /// As for [`Subtable::put`].
     pub fn delete_range(&self, start: &[u8], end: &[u8]) -> Result<()> {
-        let mut batch = WriteBatch::new();
+        let mut batch = WriteBatch::of_one();
         batch.delete_range(self, start, end)?;
         self.write(batch, Durability::Buffered)
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 use terrane_base::{Lsn, Result};
 use terrane_chainlog::{Place, Stored};
+use terrane_format::Kind;
 use terrane_format::batch::Ops;
+use terrane_memindex::Search;
 
 use crate::chains::Chains;
 use crate::chains::commit::{Items, Target, add, enter, take_item};
@@ -24,6 +26,20 @@ enum Turn {
     IsLate,
     /// The database is closing.
     Closing,
+}
+
+/// Nodes of a memtable's index that are in the caches mostly, for all go through them.
+const NEAR_NODES: usize = 2;
+
+/// Takes steps of a search that goes ahead of an insert. The nodes in which that ends are mostly in no cache, and each was waited for, a quarter
+/// of the time of a put of 24 bytes; what the search has asked for comes near while the record is written.
+#[inline]
+fn steps(scout: &mut Option<Search<'_, '_>>, count: usize) {
+    if let Some(scout) = scout {
+        (0..count).for_each(|_| {
+            scout.step();
+        });
+    }
 }
 
 /// Whether the requests of a group are such a one.
@@ -109,14 +125,22 @@ impl Engine {
         let mut item = take_item();
         let mut hashes: SmallVec<[u64; 8]> = SmallVec::new();
         let subtable = request.tables[0].id;
+        let mut scout = None;
         for (seq, op) in (from + 1..).zip(Ops::new(request.ops())) {
             let op = op?;
             // What is for another subtable is for one that was dropped since it was prepared.
             if op.subtable == subtable {
+                if request.count() == 1 && op.kind != Kind::RangeDelete {
+                    scout = Some(memtable.index().search(op.key));
+                    steps(&mut scout, NEAR_NODES);
+                }
                 hashes.extend(add(&mut item, memtable, from, seq, &op, &needed)?);
             }
         }
+        steps(&mut scout, 1);
         let mut stored = place.write(from, 1, (units * 8) as u32, item)?;
+        steps(&mut scout, 1);
+        drop(scout);
         Stored::fence_all(std::slice::from_mut(&mut stored));
         enter(memtable, stored, written)?;
         hashes.into_iter().for_each(|hash| memtable.indexed(hash));
