@@ -194,8 +194,8 @@ impl Options {
         self
     }
 
-    /// Threads that execute compactions, 1 to 256; default 0 = half the cores, at least one, at most eight. One more writes memtables out, and at
-    /// opening builds those of persistent memory again: with a large one, on a machine of many cores, more may be worth it.
+    /// Threads that execute compactions, 1 to 256; default 0 = half the cores, at least one, at most eight. So many and one more write memtables out, and at
+    /// opening build those of persistent memory again: with a large one, on a machine of many cores, more may be worth it.
     #[must_use]
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.background_threads = threads;
@@ -291,7 +291,7 @@ impl Options {
         }
     }
 
-    /// Threads that write memtables out: one more than compactions, each of which needs one to pick and install.
+    /// Threads among which a memtable is divided that is written out, or read back at opening.
     pub(crate) fn flush_threads(&self) -> usize {
         self.compaction_jobs() + 1
     }

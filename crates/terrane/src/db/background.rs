@@ -136,6 +136,7 @@ impl Engine {
                 Ok(true) => table.trouble.flushed(None),
                 Ok(false) => break,
                 Err(e) => {
+                    self.spare_no_space(&e);
                     let e = e.with_subtable(&*table.name).context("writing a memtable out");
                     table.trouble.flushed(Some(&e));
                     break;
@@ -180,6 +181,7 @@ impl Engine {
                 let failed = done.err().filter(|e| {
                     !table.is_dropped() && !matches!(e.kind(), ErrorKind::SubtableDropped | ErrorKind::Closed)
                 });
+                failed.iter().for_each(|e| engine.spare_no_space(e));
                 let failed = failed.map(|e| e.with_subtable(&*table.name).context("compaction"));
                 table.trouble.compacted(&pick, ticket, failed.as_ref(), &table.busy, engine.media.now());
                 engine.compactions.fetch_sub(1, Ordering::AcqRel);
@@ -310,7 +312,9 @@ impl Engine {
     pub(crate) fn come_to_rest(&self) -> Result<()> {
         self.rested_at.fetch_max(self.generation.load(Ordering::Acquire) + 1, Ordering::AcqRel);
         self.schedule_compactions();
-        self.wait_idle()
+        self.wait_idle()?;
+        self.space.trim();
+        Ok(())
     }
 
     pub(crate) fn pick(&self, table: &Table, oldest_snapshot: u64) -> Option<Pick> {

@@ -153,7 +153,7 @@ impl Engine {
         }
         self.make_room(batch.tables())?;
         self.pacer.admit(bytes, self.memory.fullness(), &*self.media);
-        let admission = self.journal.log().map(|log| log.admit(bytes)).transpose()?;
+        let admission = self.journal.log().map(|log| self.admit_to_log(log, bytes)).transpose()?;
         let mut values = Vec::with_capacity(large.len());
         if !large.is_empty() {
             for put in &large {

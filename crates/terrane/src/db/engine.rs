@@ -132,6 +132,8 @@ pub(crate) struct Engine {
     pub(crate) looking: AtomicBool,
     /// Someone will look whether there is a rest.
     pub(crate) awaiting_rest: AtomicBool,
+    /// Somebody will look whether free space is to go back.
+    pub(crate) awaiting_trim: AtomicBool,
     pub(crate) next_task: AtomicU64,
     /// Why space of data files or of the log could not be let go of, if that ever failed.
     pub(crate) lost_space: Arc<ArcSwapOption<Error>>,
@@ -311,6 +313,7 @@ impl Engine {
         }
         if some {
             self.retry_all();
+            self.await_trim();
         }
     }
 

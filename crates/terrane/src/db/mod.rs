@@ -14,6 +14,7 @@ pub(crate) mod request;
 pub(crate) mod room;
 pub(crate) mod schema;
 pub(crate) mod snapshot;
+pub(crate) mod spare;
 pub(crate) mod spent;
 pub(crate) mod stats;
 pub(crate) mod subtable;
@@ -95,10 +96,11 @@ impl Db {
         let compaction_threads = options.compaction_jobs();
         let threads = RealOptions {
             log_threads: 1,
-            // Each compaction reads and writes at the same time; each flush writes.
-            io_threads: compaction_threads + 1,
+            // Each compaction reads and writes at the same time; so does, but for the reading, each thread of a flush.
+            io_threads: 2 * compaction_threads + options.flush_threads(),
             read_threads: 2,
-            flush_threads: options.flush_threads(),
+            // Each compaction takes one to pick and to install, and mostly waits in it: the others are for flushes.
+            flush_threads: options.flush_threads() + compaction_threads,
             compaction_threads,
         };
         let pmem_cost = match &options.medium {
@@ -299,8 +301,8 @@ impl Db {
     }
 
     /// Waits until no flush and no compaction is queued or running. What the background leaves for when a subtable is not
-    /// written (some seconds after a memtable of it froze), such as giving back the space of superseded records, is done at
-    /// once.
+    /// written (some seconds after a memtable of it froze), such as giving back the space of superseded records and of what
+    /// was merged, is done at once.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`].

@@ -115,6 +115,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let mut space_options = SpaceOptions::new(uuid);
     space_options.file_bytes = options.tuning.data_file_bytes;
     space_options.grow_bytes = space_options.grow_bytes.min(options.tuning.data_file_bytes / 4);
+    space_options.idle_bytes = space_options.idle_bytes.min(options.tuning.data_file_bytes / 4);
     let mut survey = Survey::new(media.clone(), dir, space_options, &state, poison.clone())?;
     let ids = Arc::new(Ids::new(&state.next));
     let kinds = index_kinds(&state)?;
@@ -303,6 +304,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         rested_at: AtomicU64::new(0),
         looking: AtomicBool::new(false),
         awaiting_rest: AtomicBool::new(false),
+        awaiting_trim: AtomicBool::new(false),
         next_task: AtomicU64::new(1),
         lost_space,
         ending: AtomicBool::new(false),
@@ -404,6 +406,7 @@ impl Engine {
         self.progress.notify_all();
         self.wait_idle()?;
         self.reclaim();
+        self.space.trim();
         self.scheduler.close();
         self.journal.close()?;
         self.manifest.append(&[Edit::Log(LogPosition {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -154,10 +155,18 @@ impl Survey {
             inner.files.insert(*number, file);
         }
         // What a crash left behind occupies the device for nothing.
-        inner.punch_down_to(0);
+        while inner.punch_one() {}
         let Survey { media, dir, options, poison, .. } = self;
         let open = ArcSwap::from_pointee(inner.open_files());
-        Ok(Space { media, dir, options, poison, inner: Mutex::new(inner), open })
+        Ok(Space {
+            media,
+            dir,
+            options,
+            poison,
+            inner: Mutex::new(inner),
+            open,
+            untrimmed: AtomicBool::new(false),
+        })
     }
 
     fn open(&self, number: u32, path: &Path, units: u32) -> Result<DataFile> {

@@ -137,6 +137,34 @@ fn freed_space_goes_back_to_the_file_system() {
 }
 
 #[test]
+fn what_writing_frees_keeps_its_place_for_what_is_written_next_until_a_rest() {
+    let media = machine(13);
+    let options = SpaceOptions { idle_bytes: 4 * UNIT, grow_bytes: UNIT, ..options() };
+    let s = Survey::new(media.clone(), dir(), options, &DbState::default(), Arc::default()).unwrap();
+    let s = s.finish().unwrap();
+    let all: Vec<Alloc> = (0..12).map(|_| s.alloc(10).unwrap()).collect();
+    all.iter().for_each(|a| write(&s, a));
+    let full = media.used_bytes();
+    all[4..6].iter().for_each(|a| s.free(*a).unwrap());
+    assert_eq!(
+        (s.stats().idle, media.used_bytes(), s.is_untrimmed()),
+        (20, full, true),
+        "a quarter of what is used may"
+    );
+    assert_eq!(s.alloc(10).unwrap(), all[4]);
+    s.free(all[4]).unwrap();
+    s.trim();
+    assert!(s.stats().idle <= 6 && media.used_bytes() < full && !s.is_untrimmed(), "{:?}", s.stats());
+    s.give_all_back();
+    let a = s.alloc(3).unwrap();
+    s.free(a).unwrap();
+    assert!(s.stats().idle == 3 && s.give_all_back() && s.stats().idle == 0 && !s.give_all_back());
+    // And no more than a quarter.
+    all[6..10].iter().for_each(|a| s.free(*a).unwrap());
+    assert!(s.stats().idle <= s.stats().used / 4, "{:?}", s.stats());
+}
+
+#[test]
 fn a_full_device_shows_when_space_is_allocated_and_passes() {
     let media = machine(3);
     let s = space(&media);

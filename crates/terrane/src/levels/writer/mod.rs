@@ -4,7 +4,7 @@
 //! versions than an extent holds makes a larger extent. Range tombstones belong to the extent between whose cut and the
 //! next they lie; where they are too many for one, extents without blocks take the rest.
 //!
-//! While one extent is being built the one before is being written, in the background.
+//! While one extent is being built the one before is being written, in the background; every few of them are made durable there.
 //!
 //! # After a crash
 //! Nothing refers to what was written, so its units are free.
@@ -13,6 +13,7 @@ mod heirs;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terrane_base::{Result, Seq};
@@ -29,6 +30,10 @@ pub(crate) use heirs::{Heir, Heirs};
 
 /// Most fragments of range tombstones that an extent takes beyond the last of its keys.
 const MAX_FRAGMENTS: usize = 4096;
+
+/// After so many extents what was written is made durable, in the background. A device takes its time for that, by the byte: if all of a run
+/// came at the end, whoever writes it would wait for the device then, and not use it before.
+const SYNCED_TOGETHER: usize = 4;
 
 /// Cuts a sorted stream of blocks into extents and writes them.
 #[derive(Debug)]
@@ -65,6 +70,7 @@ impl RunWriter {
                 under_way: None,
                 cache: heirs.cache(),
                 homes: heirs.homes().clone(),
+                unsynced: BTreeSet::new(),
                 claimed: 0,
             },
             heirs,
@@ -163,7 +169,12 @@ impl RunWriter {
         if let Some(image) = written.catch_up()? {
             self.builder.reuse(image);
         }
-        written.under_way = Some(written.space.write_behind(at, extent.bytes));
+        written.unsynced.insert(at.file);
+        let synced = match written.extents.len().is_multiple_of(SYNCED_TOGETHER) {
+            true => std::mem::take(&mut written.unsynced),
+            false => BTreeSet::new(),
+        };
+        written.under_way = Some(written.space.write_behind(at, extent.bytes, synced));
         Ok(())
     }
 }
@@ -177,6 +188,8 @@ pub(crate) struct WrittenRun {
     under_way: Option<Errand<Image>>,
     cache: Arc<Cache>,
     homes: Homes,
+    /// The files with extents that are not durable yet.
+    unsynced: BTreeSet<u32>,
     /// Bytes that entered the cache though others may have had to leave.
     claimed: usize,
 }
@@ -185,6 +198,7 @@ impl WrittenRun {
     /// Takes what was written for the range behind.
     pub(crate) fn append(&mut self, mut behind: WrittenRun) {
         self.extents.append(&mut behind.extents);
+        self.unsynced.append(&mut behind.unsynced);
         self.claimed += behind.claimed;
     }
 
@@ -193,7 +207,7 @@ impl WrittenRun {
     /// # Errors
     /// Those of [`Space::sync_files`].
     pub(crate) fn sync(&self) -> Result<()> {
-        self.space.sync_files(self.extents.iter().map(|m| m.file))
+        self.space.sync_files(self.unsynced.iter().copied())
     }
 
     pub(crate) fn claimed(&self) -> usize {

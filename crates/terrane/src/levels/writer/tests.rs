@@ -1,6 +1,7 @@
+use parking_lot::Mutex;
 use terrane_base::ErrorKind;
 use terrane_format::manifest::NextIds;
-use terrane_media::sim::{Fault, FaultPlan, SimMedia};
+use terrane_media::sim::{Fault, FaultPlan, OpInfo, OpKind, SimMedia};
 
 use super::*;
 use crate::levels::state::DbState;
@@ -57,6 +58,26 @@ fn what_was_written_is_read_back_and_extents_close_at_their_size() {
     }
     let metas = run.keep();
     assert_eq!(s.stats().used, metas.iter().map(|m| u64::from(m.units)).sum::<u64>());
+}
+
+#[test]
+fn a_long_run_is_made_durable_while_it_is_written() {
+    let media = machine(9);
+    let s = space(&media);
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let into = calls.clone();
+    let note = move |_: &SimMedia, op: &OpInfo<'_>| into.lock().push(op.kind);
+    media.on_op(Some(Arc::new(note)));
+    let run = write(&s, &keys(2000, |_| 1), RangeTombstones::default()).unwrap();
+    media.on_op(None);
+    // (The first of them makes the file.)
+    let calls: Vec<OpKind> = calls.lock().iter().copied().skip_while(|op| *op != OpKind::SyncDir).collect();
+    let count = |kind| calls.iter().filter(|op| **op == kind).count();
+    assert_eq!(
+        (count(OpKind::Sync), run.extents().len() > 12),
+        (run.extents().len() / SYNCED_TOGETHER + 1, true)
+    );
+    assert_eq!(calls.last(), Some(&OpKind::Sync), "what came behind the last of them");
 }
 
 #[test]

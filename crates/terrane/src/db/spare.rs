@@ -1,0 +1,130 @@
+//! Free space of the data files that is kept for what is written next (see [`crate::levels::Space`]), and when it goes back to the file system:
+//! when no memtable has frozen for a while and nothing is merged, and as soon as the device is full.
+
+use std::sync::atomic::Ordering;
+
+use terrane_base::{Error, ErrorKind, Result};
+use terrane_media::Pool;
+
+use crate::db::background::REST;
+use crate::db::engine::Engine;
+use crate::log::{Admission, Log};
+
+impl Engine {
+    /// Has more free space than is kept in a rest go back in a while, if there is.
+    pub(crate) fn await_trim(&self) {
+        if !self.space.is_untrimmed()
+            || self.closing.load(Ordering::Acquire)
+            || self.awaiting_trim.swap(true, Ordering::AcqRel)
+        {
+            return;
+        }
+        let (engine, generation) = (self.me.clone(), self.generation.load(Ordering::Acquire));
+        let look = move || {
+            let Some(engine) = engine.upgrade() else { return };
+            engine.awaiting_trim.store(false, Ordering::Release);
+            // A job, so that closing waits for it.
+            engine.spawn("give space back", move |engine| engine.trim_unless_busy(generation));
+        };
+        self.media.spawn_after(Pool::Flush, REST, "wait for a rest of all", Box::new(look));
+    }
+
+    fn trim_unless_busy(&self, generation: u64) {
+        if self.generation.load(Ordering::Acquire) != generation {
+            // Memtables froze: what becomes of them takes it.
+            self.await_trim();
+        } else if self.compactions.load(Ordering::Acquire) == 0 {
+            self.space.trim();
+        }
+        // (Merges take it too; what the last of them frees has somebody look again.)
+    }
+
+    /// After a job that failed: on a full device the data files have no space to spare.
+    pub(super) fn spare_no_space(&self, e: &Error) {
+        if e.kind() == ErrorKind::OutOfSpace {
+            self.space.give_all_back();
+        }
+    }
+
+    /// As [`Log::admit`]. On a full device the log gets what the data files have to spare.
+    pub(super) fn admit_to_log(&self, log: &Log, bytes: u64) -> Result<Admission> {
+        match log.admit(bytes) {
+            Err(e) if e.kind() == ErrorKind::OutOfSpace && self.space.give_all_back() => log.admit(bytes),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use terrane_media::Media;
+    use terrane_media::sim::SimMedia;
+
+    use super::*;
+    use crate::options::{Compression, Tuning};
+    use crate::{Db, Options, Subtable, SubtableOptions};
+
+    fn open(media: &Arc<SimMedia>) -> (Db, Subtable) {
+        let tuning = Tuning {
+            extent_bytes: 256 << 10,
+            data_file_bytes: 4 << 20,
+            segment_bytes: 512 << 10,
+            tail_bytes: 128 << 10,
+            ..Tuning::default()
+        };
+        let db = Db::open_on(media.clone(), "/db", Options::new().tuning(tuning)).unwrap();
+        let t = db
+            .create_subtable(
+                "t",
+                SubtableOptions::new().compression(Compression::None).value_threshold(8 << 10),
+            )
+            .unwrap();
+        (db, t)
+    }
+
+    const RECORDS: u32 = 12_000;
+
+    /// Writes so many records and merges them with what is there.
+    fn merge(media: &SimMedia, t: &Subtable, records: u32) {
+        for i in 0..records {
+            t.put(&i.to_be_bytes(), &[1; 1000]).unwrap();
+        }
+        t.compact().unwrap();
+        while media.help() == terrane_media::Help::Ran {}
+    }
+
+    #[test]
+    fn space_that_merges_have_freed_goes_back_in_a_rest() {
+        let media = SimMedia::new(2);
+        let (db, t) = open(&media);
+        merge(&media, &t, RECORDS);
+        let kept_after = |awaiting| {
+            // Whoever would look finds that somebody does.
+            db.engine.awaiting_trim.store(awaiting, Ordering::Relaxed);
+            merge(&media, &t, RECORDS / 12);
+            db.engine.space.is_untrimmed()
+        };
+        assert!(kept_after(true), "what the next merge takes is kept");
+        assert!(!kept_after(false), "what it freed has had somebody look");
+        assert!(kept_after(true));
+        db.wait_idle().unwrap();
+        assert!(!db.engine.space.is_untrimmed(), "somebody said that nobody writes");
+    }
+
+    #[test]
+    fn on_a_full_device_the_log_gets_what_the_data_files_have_to_spare() {
+        let media = SimMedia::new(3);
+        let (db, t) = open(&media);
+        merge(&media, &t, RECORDS);
+        db.engine.awaiting_trim.store(true, Ordering::Relaxed);
+        merge(&media, &t, RECORDS / 12);
+        let spare = db.engine.space.stats().idle;
+        media.set_capacity(Some(media.used_bytes()));
+        let put = |i: u32| t.put(&i.to_be_bytes(), &[1; 1000]);
+        let e = (0..RECORDS).find_map(|i| put(i).err()).unwrap();
+        assert_eq!((e.kind(), db.engine.space.stats().idle), (ErrorKind::OutOfSpace, 0));
+        assert!(spare > 16, "{spare} units were there");
+    }
+}
