@@ -3,6 +3,8 @@
 //! Record `i` has the key `2 i`, big-endian, so that order of numbers is order of keys; odd keys are never written and
 //! serve as the ones that are missing. Or keys are *scattered*: hashes of these numbers, in no order. Values are windows into a pool of which half compresses.
 
+use terrane_cache::bring_near;
+
 use crate::choice::mix;
 use crate::settings::Settings;
 
@@ -59,6 +61,14 @@ impl Data {
     pub(crate) fn value(&self, i: u64, version: u64) -> &[u8] {
         let at = mix(i.wrapping_mul(31).wrapping_add(version)) as usize % POOL;
         &self.pool[at..at + self.value_bytes]
+    }
+
+    /// Asks the processor for the value of record `i` as of its `version`-th write: whoever writes it next is to time the engine, not how
+    /// long the pool takes to come into the caches.
+    pub(crate) fn bring_near(&self, i: u64, version: u64) {
+        const LINE: usize = 64;
+        let value = self.value(i, version);
+        value.iter().step_by(LINE).chain(value.last()).for_each(bring_near);
     }
 }
 

@@ -365,14 +365,15 @@ fn page_cache() -> Vec<Part> {
         (command_of(ENGINES, &more, &claims), claims)
     };
     let rows = |value_bytes, fills: u64, records: u64, seconds| {
-        let fill = format!("--records {fills} --value-bytes {value_bytes} --memtable-mib 24");
+        let fill = format!("--records {fills} --value-bytes {value_bytes} --memtable-mib 64");
         let update = format!(
             "--records {records} --value-bytes {value_bytes} --memtable-mib 48 --ops 1000000000 --seconds {seconds}"
         );
         [run(fill, &[W::Fillrandom]), run(update, &[W::YcsbA, W::YcsbF])]
     };
-    let sizes =
-        |seconds| [rows(8, 5_000_000, 10_000_000, seconds), rows(84, 1_200_000, 4_000_000, seconds)].concat();
+    let sizes = |seconds| {
+        [rows(8, 13_000_000, 10_000_000, seconds), rows(84, 3_200_000, 4_000_000, seconds)].concat()
+    };
     let on_disk = sizes(6).into_iter().map(|(command, claims)| Part::Rows { command, claims });
     let in_memory = sizes(3).into_iter().map(|(command, claims)| Part::InMemory { command, claims });
     on_disk.chain(in_memory).collect()

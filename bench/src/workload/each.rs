@@ -63,12 +63,16 @@ pub(super) fn write_beside(lane: &mut Lane<'_>) -> Result<(), Failure> {
 }
 
 fn fill(lane: &mut Lane<'_>, shuffled: bool) -> Result<(), Failure> {
+    let (last, shuffle) = (lane.course.settings.records - 1, &lane.course.shuffle);
+    let record = |i: u64| if shuffled { shuffle.at(i) } else { i };
     let mut i = lane.first;
+    let mut next = record(i.min(last));
     lane.each(|lane| {
-        let record = if shuffled { lane.course.shuffle.at(i) } else { i };
         i += 1;
-        lane.course.data.key(record, &mut lane.key);
-        let value = lane.course.data.value(record, 0);
+        let this = std::mem::replace(&mut next, record(i.min(last)));
+        lane.course.data.bring_near(next, 0);
+        lane.course.data.key(this, &mut lane.key);
+        let value = lane.course.data.value(this, 0);
         lane.session.write(&[(&lane.key, Some(value))], lane.course.settings.sync)
     })
 }
