@@ -89,8 +89,8 @@ pub struct DirEntry {
 pub enum Pool {
     /// Draining the log tail and preparing segments: short, and writers wait for it.
     Log,
-    /// Reading ahead and writing behind for the tasks of the other pools: these wait for the device, if only for somebody else's flush of it, and for nothing else,
-    /// so that every task may wait for them.
+    /// Reading ahead and writing behind for the tasks of the other pools: these wait for the device, if only for somebody
+    /// else's flush of it, and for nothing else, so that every task may wait for them.
     Io,
     /// Looking up for executors what memory does not hold: waits for the device, and a client for it.
     Read,

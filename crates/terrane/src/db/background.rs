@@ -9,7 +9,7 @@
 //! for what that means and when it is tried again.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -294,16 +294,31 @@ impl Engine {
 
     /// Has somebody look, in a while, which subtables have frozen no memtable since.
     fn await_rest(&self) {
-        if self.closing.load(Ordering::Acquire) || self.awaiting_rest.swap(true, Ordering::AcqRel) {
+        let rested = self.generation.load(Ordering::Acquire) + 1;
+        self.look_in_a_while(
+            |engine| &engine.awaiting_rest,
+            move |engine| {
+                engine.rested_at.fetch_max(rested, Ordering::AcqRel);
+                // A job, so that closing waits for it.
+                engine.spawn("look for a rest", |engine| engine.schedule_compactions());
+            },
+        );
+    }
+
+    /// Has somebody `look` once it may be a rest, unless somebody will, which `awaited` tells. It must be quick.
+    pub(super) fn look_in_a_while(
+        &self,
+        awaited: fn(&Engine) -> &AtomicBool,
+        look: impl FnOnce(&Engine) + Send + 'static,
+    ) {
+        if self.closing.load(Ordering::Acquire) || awaited(self).swap(true, Ordering::AcqRel) {
             return;
         }
-        let (engine, rested) = (self.me.clone(), self.generation.load(Ordering::Acquire) + 1);
+        let engine = self.me.clone();
         let look = move || {
             let Some(engine) = engine.upgrade() else { return };
-            engine.awaiting_rest.store(false, Ordering::Release);
-            engine.rested_at.fetch_max(rested, Ordering::AcqRel);
-            // A job, so that closing waits for it.
-            engine.spawn("look for a rest", |engine| engine.schedule_compactions());
+            awaited(&engine).store(false, Ordering::Release);
+            look(&engine);
         };
         self.media.spawn_after(Pool::Flush, REST, "wait for a rest", Box::new(look));
     }

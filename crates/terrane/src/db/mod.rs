@@ -96,7 +96,7 @@ impl Db {
         let compaction_threads = options.compaction_jobs();
         let threads = RealOptions {
             log_threads: 1,
-            // Each compaction reads and writes at the same time; so does, but for the reading, each thread of a flush.
+            // Each compaction reads and writes at the same time; each thread of a flush writes.
             io_threads: 2 * compaction_threads + options.flush_threads(),
             read_threads: 2,
             // Each compaction takes one to pick and to install, and mostly waits in it: the others are for flushes.

@@ -4,29 +4,24 @@
 use std::sync::atomic::Ordering;
 
 use terrane_base::{Error, ErrorKind, Result};
-use terrane_media::Pool;
 
-use crate::db::background::REST;
 use crate::db::engine::Engine;
 use crate::log::{Admission, Log};
 
 impl Engine {
     /// Has more free space than is kept in a rest go back in a while, if there is.
     pub(crate) fn await_trim(&self) {
-        if !self.space.is_untrimmed()
-            || self.closing.load(Ordering::Acquire)
-            || self.awaiting_trim.swap(true, Ordering::AcqRel)
-        {
+        if !self.space.is_untrimmed() {
             return;
         }
-        let (engine, generation) = (self.me.clone(), self.generation.load(Ordering::Acquire));
-        let look = move || {
-            let Some(engine) = engine.upgrade() else { return };
-            engine.awaiting_trim.store(false, Ordering::Release);
-            // A job, so that closing waits for it.
-            engine.spawn("give space back", move |engine| engine.trim_unless_busy(generation));
-        };
-        self.media.spawn_after(Pool::Flush, REST, "wait for a rest of all", Box::new(look));
+        let generation = self.generation.load(Ordering::Acquire);
+        self.look_in_a_while(
+            |engine| &engine.awaiting_trim,
+            move |engine| {
+                // A job, so that closing waits for it.
+                engine.spawn("give space back", move |engine| engine.trim_unless_busy(generation));
+            },
+        );
     }
 
     fn trim_unless_busy(&self, generation: u64) {

@@ -36,9 +36,9 @@ const NEAR_NODES: usize = 2;
 #[inline]
 fn steps(scout: &mut Option<Search<'_, '_>>, count: usize) {
     if let Some(scout) = scout {
-        (0..count).for_each(|_| {
+        for _ in 0..count {
             scout.step();
-        });
+        }
     }
 }
 

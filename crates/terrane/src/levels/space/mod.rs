@@ -15,7 +15,8 @@
 //!
 //! # Concurrency
 //! One mutex around the maps, held during calls that grow or create files, and during each that punches. Reads and writes find their file
-//! without it. What is noted of the maps beside them is changed under the mutex, and says no more than whether it is worth looking. Flushes of a file pass one at a time, by a mutex of its own.
+//! without it. Whether there is something to trim is noted beside the maps, under the mutex, and read without it: it says no more than
+//! whether it is worth looking. Flushes of a file pass one at a time, by a mutex of its own.
 //!
 //! # After a crash
 //! Units that no durable edit refers to are free, whatever was written to them. A file without an owner is removed.
@@ -251,6 +252,7 @@ impl Space {
         (inner.used / 16).max(self.options.idle_bytes / UNIT)
     }
 
+    /// To be called after each change of what is used or free.
     fn note(&self, inner: &Inner) {
         self.untrimmed.store(inner.idle > self.resting(inner), Ordering::Relaxed);
     }
