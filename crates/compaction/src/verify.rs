@@ -168,6 +168,7 @@ fn input_values(task: &Task) -> Result<Vec<u64>> {
 struct Walk<'t> {
     task: &'t Task,
     retention: Retention<'t>,
+    /// The last one of the block before.
     key: Vec<u8>,
     newer: Option<Seq>,
     records: u64,
@@ -195,8 +196,8 @@ impl<'t> Walk<'t> {
         let mut hashes = said.hashes.iter();
         let mut wrong = Ok(());
         // The block itself checks what searching relies on and a walk from record to record does not see.
-        let whole = block.verify_each(|cursor| {
-            wrong = self.record(i, said, block, cursor, &mut seen, &mut hashes);
+        let whole = block.verify_each(|cursor, is_same_key| {
+            wrong = self.record(i, said, block, (cursor, is_same_key), &mut seen, &mut hashes);
             wrong.is_ok()
         });
         whole.map_err(unreadable)?;
@@ -223,30 +224,35 @@ impl<'t> Walk<'t> {
         i: usize,
         said: &FinishedBlock,
         block: Block<'_>,
-        cursor: &BlockCursor,
+        (cursor, is_same_key): (&BlockCursor, bool),
         seen: &mut Seen,
         hashes: &mut impl Iterator<Item = &'h u64>,
     ) -> Result<(), Violation> {
-        let (seq, kind) = (cursor.seq(), cursor.kind());
-        if seen.rows == 0 && (cursor.key() != said.first_key || seq != said.first_seq) {
+        let (key, seq, kind) = (cursor.key(), cursor.seq(), cursor.kind());
+        let is_first = seen.rows == 0;
+        if is_first && (*key != *said.first_key || seq != said.first_seq) {
             return Err(Violation::Metadata(i, "first record"));
         }
         let new_key = match self.newer {
+            // The block itself has looked at the order of its own.
+            _ if !is_first => !is_same_key,
             None => true,
-            Some(newer) => match order(&self.key, cursor.key()) {
+            Some(newer) => match order(&self.key, key) {
                 Ordering::Less => true,
                 Ordering::Equal if seq < newer => false,
                 _ => return Err(Violation::Order(i)),
             },
         };
         if new_key {
-            self.key.clear();
-            self.key.extend_from_slice(cursor.key());
-            self.retention.begin_key(&self.key);
+            self.retention.begin_key(key);
         }
         // A key that goes on from the block before is in this block's filter too.
-        if (new_key || seen.rows == 0) && hashes.next() != Some(&key_hash(&self.key)) {
+        if (new_key || is_first) && hashes.next() != Some(&key_hash(key)) {
             return Err(Violation::Metadata(i, "filter hash"));
+        }
+        if cursor.position() + 1 == block.rows() {
+            self.key.clear();
+            self.key.extend_from_slice(key);
         }
         self.newer = Some(seq);
         if self.retention.judge(seq, kind) != Verdict::Keep(seq) {

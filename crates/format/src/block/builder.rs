@@ -38,6 +38,9 @@ pub struct BlockBuilder {
     divided: bool,
 }
 
+/// What a varint of one byte is below.
+const VARINT_BYTE: usize = 0x80;
+
 /// Where a leaf begins, and its first key.
 #[derive(Clone, Copy, Debug)]
 struct Leaf {
@@ -113,10 +116,7 @@ impl BlockBuilder {
             self.first_key.extend_from_slice(key);
         }
         let at = self.records.len() as u32;
-        self.records.push(kind as u8);
-        put_varint(&mut self.records, shared as u64);
-        put_varint(&mut self.records, (key.len() - shared) as u64);
-        put_varint(&mut self.records, value.len() as u64);
+        self.put_lengths(kind, [shared, key.len() - shared, value.len()]);
         if starts_leaf {
             self.leaves.push(Leaf { at, key: self.records.len() as u32, key_len: key.len() as u32 });
         }
@@ -234,8 +234,19 @@ impl BlockBuilder {
         finished
     }
 
+    /// Begins a record with its kind and the lengths, which are short mostly: then as one word.
+    fn put_lengths(&mut self, kind: Kind, lengths: [usize; 3]) {
+        if lengths.iter().all(|n| *n < VARINT_BYTE) {
+            let [shared, rest, value] = lengths.map(|n| n as u8);
+            return self.records.extend_from_slice(&[kind as u8, shared, rest, value]);
+        }
+        self.records.push(kind as u8);
+        lengths.iter().for_each(|n| put_varint(&mut self.records, *n as u64));
+    }
+
     fn starts_leaf(&self) -> bool {
-        self.seqs.len().is_multiple_of(self.leaf_records)
+        // All leaves before it are full. (A division would take as long as the rest of what each record asks here.)
+        self.seqs.len() == self.leaves.len() * self.leaf_records
     }
 
     /// Records of a leaf of the next block, whose records are taken to be like those of this one. `records_len` of its `len` bytes are

@@ -12,26 +12,35 @@ impl Block<'_> {
     /// # Errors
     /// [`terrane_base::ErrorKind::Corruption`] naming the first thing that is wrong, `NewerFormat` for an unknown kind.
     pub fn verify(&self) -> Result<()> {
-        self.verify_each(|_| true).map(drop)
+        self.verify_each(|_, _| true).map(drop)
     }
 
-    /// As [`Block::verify`], showing each record to `see`. Stops where that says no, and returns what it said last.
+    /// As [`Block::verify`], showing each record to `see`, and whether its key is that of the record before it. Stops where that says
+    /// no, and returns what it said last.
     ///
     /// # Errors
     /// As [`Block::verify`].
-    pub fn verify_each(&self, mut see: impl FnMut(&BlockCursor) -> bool) -> Result<bool> {
+    pub fn verify_each(&self, mut see: impl FnMut(&BlockCursor, bool) -> bool) -> Result<bool> {
         let mut cursor = BlockCursor::new();
         let mut last_key = Vec::new();
         let mut last_seq = 0;
         let mut deletes = 0;
+        let mut leaves = 0;
         let mut offset = 0;
         cursor.seek_first(*self)?;
         while cursor.valid() {
             let position = cursor.position();
-            let record = self.record_at(offset)?;
-            let starts_leaf = position.is_multiple_of(self.leaf_records());
-            if starts_leaf && self.leaf_start(position / self.leaf_records())? != offset {
-                return Err(bad("has a leaf that is not where its directory says", offset as usize));
+            // (Not `record_at`, as where the cursor loads one.)
+            let record = match self.short_record(offset) {
+                Some(record) => record,
+                None => self.any_record(offset)?,
+            };
+            let starts_leaf = u64::from(position) == u64::from(leaves) * u64::from(self.leaf_records());
+            if starts_leaf {
+                if self.leaf_start(leaves)? != offset {
+                    return Err(bad("has a leaf that is not where its directory says", offset as usize));
+                }
+                leaves += 1;
             }
             let common = common_prefix(&last_key, cursor.key());
             if record.shared as usize != if starts_leaf { 0 } else { common } {
@@ -48,7 +57,7 @@ impl Block<'_> {
                 return Err(bad("has a sequence out of range", offset as usize));
             }
             deletes += u32::from(cursor.kind().is_delete());
-            if !see(&cursor) {
+            if !see(&cursor, position > 0 && order.is_eq()) {
                 return Ok(false);
             }
             last_key.clear();

@@ -18,18 +18,43 @@ fn position(word: u64, byte: u8) -> Option<usize> {
     (zero != 0).then(|| zero.trailing_zeros() as usize / 8)
 }
 
-/// The position of the smallest byte at or after `from`.
+/// The position of the smallest of the first `count` bytes that is at or after `from`.
 #[inline]
-fn smallest(bytes: &[u8], from: usize) -> Option<usize> {
-    let keyed = bytes.iter().enumerate().filter(|(_, b)| usize::from(**b) >= from);
-    keyed.min_by_key(|(_, b)| **b).map(|(i, _)| i)
+fn smallest<const N: usize>(bytes: [u8; N], count: usize, from: usize) -> Option<usize> {
+    let none = ranked(u8::MAX, RANKS - 1);
+    let ranks = (0..N).map(|at| match at < count && usize::from(bytes[at]) >= from {
+        true => ranked(bytes[at], at),
+        false => none,
+    });
+    let least = ranks.fold(none, i16::min);
+    (least != none).then_some(at_of(least))
 }
 
-/// The position of the largest byte before `to`.
+/// The position of the largest of the first `count` bytes that is before `to`.
 #[inline]
-fn largest(bytes: &[u8], to: usize) -> Option<usize> {
-    let keyed = bytes.iter().enumerate().filter(|(_, b)| usize::from(**b) < to);
-    keyed.max_by_key(|(_, b)| **b).map(|(i, _)| i)
+fn largest<const N: usize>(bytes: [u8; N], count: usize, to: usize) -> Option<usize> {
+    let ranks = (0..N).map(|at| match at < count && usize::from(bytes[at]) < to {
+        true => ranked(bytes[at], at),
+        false => -1,
+    });
+    let most = ranks.fold(-1, i16::max);
+    (most >= 0).then_some(at_of(most))
+}
+
+/// Positions that [`ranked`] tells apart; nodes have fewer.
+const RANKS: usize = 1 << 7;
+
+/// A byte and its position as one number, so that the least or most of them is found without a branch, in one register. (Pairs of both,
+/// compared by the byte, were kept on the stack: a store forwarded for each that was looked at.)
+#[inline]
+fn ranked(byte: u8, at: usize) -> i16 {
+    i16::from(byte) << 7 | at as i16
+}
+
+/// The position in what [`ranked`] gave.
+#[inline]
+fn at_of(rank: i16) -> usize {
+    rank as usize % RANKS
 }
 
 /// Up to four children. One cache line; the key bytes share a word with the count, so one store publishes both.
@@ -79,12 +104,12 @@ impl Node for Node4 {
 
     fn at_or_after(&self, byte: usize) -> Option<(u8, Word)> {
         let (keys, count) = self.keys();
-        smallest(&keys[..count], byte).map(|at| (keys[at], self.child(at)))
+        smallest(keys, count, byte).map(|at| (keys[at], self.child(at)))
     }
 
     fn before(&self, byte: usize) -> Option<(u8, Word)> {
         let (keys, count) = self.keys();
-        largest(&keys[..count], byte).map(|at| (keys[at], self.child(at)))
+        largest(keys, count, byte).map(|at| (keys[at], self.child(at)))
     }
 
     fn is_full(&self) -> bool {
@@ -175,13 +200,13 @@ impl Node for Node16 {
     fn at_or_after(&self, byte: usize) -> Option<(u8, Word)> {
         let count = self.count();
         let keys = self.keys();
-        smallest(&keys[..count], byte).map(|at| (keys[at], self.child(at)))
+        smallest(keys, count, byte).map(|at| (keys[at], self.child(at)))
     }
 
     fn before(&self, byte: usize) -> Option<(u8, Word)> {
         let count = self.count();
         let keys = self.keys();
-        largest(&keys[..count], byte).map(|at| (keys[at], self.child(at)))
+        largest(keys, count, byte).map(|at| (keys[at], self.child(at)))
     }
 
     fn is_full(&self) -> bool {
