@@ -235,11 +235,17 @@ impl Cache {
     /// As [`Cache::get`], but the frame is no more worth keeping for it: for whoever had it brought here for this access.
     #[inline]
     pub fn take_up(&self, key: FrameKey) -> Option<Pin> {
+        let pin = self.peek(key)?;
+        self.hits.bump();
+        Some(pin)
+    }
+
+    /// A pin on the frame of `key`, if it is here. Counts neither as an access nor as a hit.
+    #[inline]
+    pub fn peek(&self, key: FrameKey) -> Option<Pin> {
         let guard = self.domain.pin();
         let (shard, hash) = self.place(key);
-        let found = shard.find(key, hash, &guard)?;
-        self.hits.bump();
-        Some(found.pin())
+        Some(shard.find(key, hash, &guard)?.pin())
     }
 
     /// Asks the processor to load what a [`Cache::get`] of `key` and a look at the ends of its `len` bytes will need. For

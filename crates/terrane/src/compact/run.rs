@@ -1,6 +1,6 @@
 //! Running a piece: the builder's side of compaction, and the install.
 //!
-//! The builder walks the plan in key order, has the blocks of the next tasks read ahead, and keeps a bounded number of
+//! The builder walks the plan in key order, has those blocks of the next tasks read ahead that are not cached, and keeps a bounded number of
 //! tasks in flight with the scheduler; their verified outputs are written in order, each extent while the next one is
 //! built. Inputs stay valid meanwhile because the job holds the version that it was claimed in, and because claims keep
 //! other jobs away (see [`crate::compact::busy`]). The install looks all the same whether the version still has them:
@@ -453,9 +453,10 @@ impl<'a> Merge<'a> {
             }));
             shares.push(wanted.len() - before);
         }
-        let (media, buffers) = (self.cx.engine.media.clone(), self.cx.buffers.clone());
-        let input = Errand::send(&*self.cx.engine.media, Pool::Io, "compaction input", move || {
-            let mut loaded = bulk::load(&*media, &wanted, &buffers)?.into_iter().zip(&wanted);
+        let engine = self.cx.engine;
+        let (media, cache, buffers) = (engine.media.clone(), engine.cache.clone(), self.cx.buffers.clone());
+        let input = Errand::send(&*engine.media, Pool::Io, "compaction input", move || {
+            let mut loaded = bulk::load(&*media, &cache, &wanted, &buffers)?.into_iter().zip(&wanted);
             let way = |share| {
                 let mut way = Way::default();
                 for (blocks, wanted) in loaded.by_ref().take(share) {

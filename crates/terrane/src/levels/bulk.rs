@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrane_base::Result;
+use terrane_cache::{Cache, Pin};
 use terrane_format::extent::BlockHandle;
 use terrane_media::{Media, ReadRequest};
 
@@ -18,10 +19,16 @@ pub(crate) struct Wanted {
     pub(crate) blocks: Vec<BlockHandle>,
 }
 
+/// Blocks that are in memory, between others that are not, are read with those if they are fewer bytes than this, which a device brings in
+/// about the time that a read more takes it.
+const LEAST_SPARED: u64 = 128 << 10;
+
 /// Blocks that lie side by side.
 struct Read<'a> {
     /// Which of those wanted they belong to.
     of: usize,
+    /// How many of its blocks come before them.
+    before: usize,
     blocks: &'a [BlockHandle],
     /// The whole sectors that are read for them.
     at: u64,
@@ -30,19 +37,31 @@ struct Read<'a> {
     place: Range<usize>,
 }
 
-/// All of `wanted`, verified and decompressed. Blocks that lie side by side are read in one go, all reads overlap, and
-/// bring what they bring into one buffer of `buffers`. Blocks that are stored as they are stay there, and keep it.
-pub(crate) fn load(media: &dyn Media, wanted: &[Wanted], buffers: &Arc<Buffers>) -> Result<Vec<Vec<Bytes>>> {
-    let adjacent = |a: &BlockHandle, b: &BlockHandle| a.offset.checked_add(a.stored_len) == Some(b.offset);
+/// All of `wanted`, verified and decompressed. Blocks that `cache` has as they are stored are taken from there, which does not count as an
+/// access. Of the others those that lie side by side are read in one go, all reads overlap, and bring what they bring into
+/// one buffer of `buffers`. Blocks that are stored as they are stay there, and keep it.
+pub(crate) fn load(
+    media: &dyn Media,
+    cache: &Cache,
+    wanted: &[Wanted],
+    buffers: &Arc<Buffers>,
+) -> Result<Vec<Vec<Bytes>>> {
     let mut reads = Vec::new();
     let mut total = 0;
+    let mut all: Vec<Vec<Bytes>> = Vec::with_capacity(wanted.len());
     for (of, w) in wanted.iter().enumerate() {
-        for blocks in w.blocks.chunk_by(adjacent) {
+        let pins = cached(cache, w);
+        for run in runs(&w.blocks, |at| pins[at].is_none()) {
+            let (before, blocks) = (run.start, &w.blocks[run]);
             let (offset, len) = w.extent.locate_adjacent(blocks)?;
             let (at, whole, skip) = io::sectors(offset, len);
-            reads.push(Read { of, blocks, at, whole, place: total + skip..total + skip + len });
+            reads.push(Read { of, before, blocks, at, whole, place: total + skip..total + skip + len });
             total += whole;
         }
+        all.push(pins.into_iter().map(|pin| pin.map_or_else(Bytes::new, Bytes::from_owner)).collect());
+    }
+    if reads.is_empty() {
+        return Ok(all);
     }
     let mut buf = buffers.take(total);
     let mut rest = &mut buf[..];
@@ -57,11 +76,40 @@ pub(crate) fn load(media: &dyn Media, wanted: &[Wanted], buffers: &Arc<Buffers>)
         None => e,
     })?;
     let buf = Bytes::from_owner(buf);
-    let mut all: Vec<Vec<Bytes>> = wanted.iter().map(|w| Vec::with_capacity(w.blocks.len())).collect();
     for read in reads {
-        for block in wanted[read.of].extent.unpack_adjacent(read.blocks, buf.slice(read.place)) {
-            all[read.of].push(block?);
+        let places = &mut all[read.of][read.before..];
+        let blocks = wanted[read.of].extent.unpack_adjacent(read.blocks, buf.slice(read.place));
+        for (place, block) in places.iter_mut().zip(blocks) {
+            *place = block?;
         }
     }
     Ok(all)
+}
+
+/// Those that need not be read, for each of the blocks.
+fn cached(cache: &Cache, wanted: &Wanted) -> Vec<Option<Pin>> {
+    let blocks = &wanted.blocks;
+    let mut pins: Vec<_> = blocks.iter().map(|h| wanted.extent.peek(cache, h)).collect();
+    for run in runs(blocks, |at| pins[at].is_some()) {
+        let is_read = |at: usize| pins.get(at).is_some_and(Option::is_none);
+        let is_between = run.start.checked_sub(1).is_some_and(is_read) && is_read(run.end);
+        let is_inside = is_between && are_adjacent(&blocks[run.start - 1..run.end + 1]);
+        let bytes: u64 = blocks[run.clone()].iter().map(|h| u64::from(h.stored_len)).sum();
+        if is_inside && bytes < LEAST_SPARED {
+            pins[run].fill_with(|| None);
+        }
+    }
+    pins
+}
+
+/// The longest runs of blocks that are chosen and lie side by side.
+fn runs(blocks: &[BlockHandle], is_chosen: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+    let chosen: Vec<usize> = (0..blocks.len()).filter(|at| is_chosen(*at)).collect();
+    let joins = |a: &usize, b: &usize| a + 1 == *b && are_adjacent(&blocks[*a..=*b]);
+    chosen.chunk_by(joins).map(|run| run[0]..run[0] + run.len()).collect()
+}
+
+/// Whether blocks lie side by side, in this order.
+fn are_adjacent(blocks: &[BlockHandle]) -> bool {
+    blocks.is_sorted_by(|a, b| a.offset.checked_add(a.stored_len) == Some(b.offset))
 }

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use terrane_base::{Error, Result};
-use terrane_cache::{Cache, FrameKey, Slots};
+use terrane_cache::{Cache, FrameKey, Pin, Slots};
 use terrane_format::block::{
     Block, BlockShape, Compression, Foresight, common_prefix, decompress, set_sequence,
 };
@@ -210,6 +210,14 @@ impl Extent {
     /// A block, decompressed.
     pub(crate) fn load_block(&self, handle: &BlockHandle) -> Result<Loaded> {
         self.unpack(handle, self.window(handle.offset, handle.stored_len)?)
+    }
+
+    /// A block that is stored as readers see it, if `cache` has it so. Does not count as an access. Verified, for
+    /// what has been in memory for long would be written with new checksums; what has changed there is not given.
+    pub(super) fn peek(&self, cache: &Cache, handle: &BlockHandle) -> Option<Pin> {
+        let is_same = is_plain(handle) && self.meta.global_seq.is_none();
+        let pin = is_same.then(|| cache.peek(self.frame(handle.offset)))??;
+        (pin.len() == handle.stored_len as usize && crc(&pin) == handle.crc).then_some(pin)
     }
 
     /// A block as it is stored.

@@ -1,4 +1,5 @@
 use terrane_base::ErrorKind;
+use terrane_cache::{CacheOptions, Priority};
 use terrane_format::block::{Compression, FinishedBlock};
 use terrane_format::extent::{ExtentBuilder, ExtentForm};
 use terrane_media::sim::SimMedia;
@@ -37,8 +38,17 @@ fn sample(compression: Compression) -> (Arc<SimMedia>, Arc<Extent>, Vec<Finished
 }
 
 fn many(media: &dyn Media, extent: &Arc<Extent>, blocks: &[BlockHandle]) -> Result<Vec<Bytes>> {
+    many_beside(media, &Cache::new(CacheOptions::new(1 << 20)), extent, blocks)
+}
+
+fn many_beside(
+    media: &dyn Media,
+    cache: &Cache,
+    extent: &Arc<Extent>,
+    blocks: &[BlockHandle],
+) -> Result<Vec<Bytes>> {
     let wanted = [Wanted { extent: extent.clone(), blocks: blocks.to_vec() }];
-    Ok(bulk::load(media, &wanted, &Buffers::new(1))?.remove(0))
+    Ok(bulk::load(media, cache, &wanted, &Buffers::new(1))?.remove(0))
 }
 
 #[test]
@@ -60,6 +70,48 @@ fn blocks_come_back_one_by_one_and_many_at_once() {
         assert!(many(&*media, &extent, &[]).unwrap().is_empty());
         let order = [handles[2], handles[1]];
         assert_eq!(many(&*media, &extent, &order).unwrap(), [&all[2][..], &all[1]]);
+    }
+}
+
+#[test]
+fn what_the_cache_has_is_not_read_but_for_a_little_between_what_is() {
+    let (media, extent, blocks) = sample(Compression::None);
+    let handles = handles(&extent).unwrap();
+    let all: Vec<Vec<u8>> = blocks.iter().map(|b| b.bytes.clone()).collect();
+    let last = handles.len() - 1;
+    let reads_with = |chosen: &dyn Fn(usize) -> bool| {
+        let cache = Cache::new(CacheOptions::new(1 << 20));
+        for (at, h) in handles.iter().enumerate().filter(|(at, _)| chosen(*at)) {
+            cache.insert(extent.frame(h.offset), &all[at], Priority::Data);
+        }
+        let (count, hits) = (media.read_count(), cache.stats().hits);
+        assert_eq!(many_beside(&*media, &cache, &extent, &handles).unwrap(), all);
+        assert_eq!(cache.stats().hits, hits, "no reader came for them");
+        media.read_count() - count
+    };
+    assert_eq!(reads_with(&|_| true), 0);
+    assert_eq!(reads_with(&|at| at != 1), 1);
+    assert_eq!(reads_with(&|at| at == 0 || at == last), 1, "what lies at the edges is left out");
+    assert_eq!(reads_with(&|at| at == 1), 1, "one read is made of two");
+}
+
+#[test]
+fn a_frame_that_is_not_as_stored_is_not_taken_for_it() {
+    for compression in [Compression::None, Compression::Zstd] {
+        let (media, extent, blocks) = sample(compression);
+        let handles = handles(&extent).unwrap();
+        let cache = Cache::new(CacheOptions::new(1 << 20));
+        let plain = compression == Compression::None;
+        for (h, b) in handles.iter().zip(&blocks) {
+            let mut bytes = b.bytes.clone();
+            // Stored otherwise, or damaged in memory since.
+            bytes[7] ^= u8::from(plain);
+            cache.insert(extent.frame(h.offset), bytes, Priority::Data);
+        }
+        let count = media.read_count();
+        let read = many_beside(&*media, &cache, &extent, &handles).unwrap();
+        assert!(read.iter().zip(&blocks).all(|(read, b)| *read == b.bytes));
+        assert_eq!(media.read_count() - count, 1);
     }
 }
 
