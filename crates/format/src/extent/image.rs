@@ -23,6 +23,11 @@ impl Image {
         Image { buf, skip }
     }
 
+    /// Bytes of memory that it holds.
+    pub fn room(&self) -> usize {
+        self.buf.capacity()
+    }
+
     /// Empty again, in the same memory.
     pub(crate) fn clear(&mut self) {
         self.buf.truncate(self.skip);

@@ -116,6 +116,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     space_options.file_bytes = options.tuning.data_file_bytes;
     space_options.grow_bytes = space_options.grow_bytes.min(options.tuning.data_file_bytes / 4);
     space_options.idle_bytes = space_options.idle_bytes.min(options.tuning.data_file_bytes / 4);
+    space_options.image_bytes = options.memtable_bytes / 4;
     let mut survey = Survey::new(media.clone(), dir, space_options, &state, poison.clone())?;
     let ids = Arc::new(Ids::new(&state.next));
     let kinds = index_kinds(&state)?;

@@ -23,6 +23,7 @@
 
 mod file;
 mod free;
+mod images;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ use terrane_media::{Errand, File, Media, Pool, SECTOR};
 
 use super::{Poison, io, names};
 use file::{DataFile, Opened};
+use images::Images;
 pub(crate) use survey::Survey;
 
 const UNIT: u64 = UNIT_BYTES as u64;
@@ -97,6 +99,8 @@ pub(crate) struct SpaceOptions {
     pub(crate) idle_bytes: u64,
     /// As many may while there is writing, if they are no more than a quarter of what is used; default 64 MiB.
     pub(crate) busy_bytes: u64,
+    /// Memory that is kept for extents while there is writing, in bytes; default 16 MiB.
+    pub(crate) image_bytes: usize,
 }
 
 impl SpaceOptions {
@@ -108,6 +112,7 @@ impl SpaceOptions {
             grow_bytes: 16 << 20,
             idle_bytes: 16 << 20,
             busy_bytes: 64 << 20,
+            image_bytes: 16 << 20,
         }
     }
 
@@ -141,6 +146,7 @@ pub(crate) struct Space {
     open: ArcSwap<BTreeMap<u32, Arc<Opened>>>,
     /// More free units have a place than are kept in a rest, as of the last change of that.
     untrimmed: AtomicBool,
+    images: Images,
 }
 
 #[derive(Debug)]
@@ -259,14 +265,15 @@ impl Space {
 
     /// Whether [`Space::trim`] has something to give back.
     pub(crate) fn is_untrimmed(&self) -> bool {
-        self.untrimmed.load(Ordering::Relaxed)
+        self.untrimmed.load(Ordering::Relaxed) || !self.images.is_empty()
     }
 
-    /// Gives the place of free units back that is kept only while there is writing.
+    /// Gives the place of free units back that is kept only while there is writing, and memory.
     pub(crate) fn trim(&self) {
-        if self.is_untrimmed() {
+        if self.untrimmed.load(Ordering::Relaxed) {
             self.punch_down_to(|inner| self.resting(inner));
         }
+        self.images.clear();
     }
 
     /// Gives the place of all free units back: others have none. Says whether there was any.
@@ -297,18 +304,23 @@ impl Space {
         io::write(&*self.file(at.file)?, at.offset() + offset, bytes)
     }
 
-    /// Writes the bytes of an extent in the background; they come back when they are written, and what was written to `synced` is durable.
+    /// Memory for the bytes of an extent, of one that was written, if there is any.
+    pub(crate) fn take_image(&self) -> Option<Image> {
+        self.images.take()
+    }
+
+    /// Writes the bytes of an extent in the background. When that is done, what was written to `synced` before is durable.
     pub(crate) fn write_behind(
         self: &Arc<Self>,
         at: Alloc,
         bytes: Image,
         synced: BTreeSet<u32>,
-    ) -> Errand<Image> {
+    ) -> Errand<()> {
         let space = self.clone();
         Errand::send(&*self.media, Pool::Io, "extent", move || {
             space.write(at, 0, &bytes)?;
-            space.sync_files(synced)?;
-            Ok(bytes)
+            space.images.give(bytes);
+            space.sync_files(synced)
         })
     }
 
@@ -316,7 +328,7 @@ impl Space {
     ///
     /// # Errors
     /// Those of [`Space::write`].
-    pub(crate) fn written(&self, errand: Errand<Image>) -> Result<Image> {
+    pub(crate) fn written(&self, errand: Errand<()>) -> Result<()> {
         errand.wait(&*self.media)
     }
 

@@ -13,6 +13,7 @@ use terrane_format::value_ref::ValueRef;
 use terrane_media::{Media, OpenMode};
 
 use super::file::DataFile;
+use super::images::Images;
 use super::{Alloc, Inner, Poison, Space, SpaceOptions, UNIT, io, names};
 use crate::levels::state::DbState;
 
@@ -158,6 +159,7 @@ impl Survey {
         while inner.punch_one() {}
         let Survey { media, dir, options, poison, .. } = self;
         let open = ArcSwap::from_pointee(inner.open_files());
+        let images = Images::new(options.image_bytes);
         Ok(Space {
             media,
             dir,
@@ -166,6 +168,7 @@ impl Survey {
             inner: Mutex::new(inner),
             open,
             untrimmed: AtomicBool::new(false),
+            images,
         })
     }
 
