@@ -348,7 +348,14 @@ impl<E: Send> Ring<E> {
     /// Takes a place.
     fn draw(&self, units: u64) -> Place {
         let word = self.gate.word.fetch_add(NEXT_TICKET + units, Ordering::AcqRel);
-        Place::unpack(word, self.near.pos.load(Ordering::Acquire), self.near.epoch.load(Ordering::Acquire))
+        let place = Place::unpack(
+            word,
+            self.near.pos.load(Ordering::Acquire),
+            self.near.epoch.load(Ordering::Acquire),
+        );
+        // The orderer looks at the slot behind the last that is filled, which nobody has touched for a lap.
+        prefetch(self.slot(place.ticket + 2));
+        place
     }
 
     fn wait_for_slot(&self, ticket: u32) {
@@ -461,6 +468,19 @@ fn check_units(units: u64) -> Result<()> {
         1..=MAX_UNITS => Ok(()),
         _ => Err(Error::limit("units of a reservation", units, MAX_UNITS)),
     }
+}
+
+/// Asks the processor to load the first line of what is there. Never waits.
+#[inline]
+fn prefetch<T>(at: &T) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    // SAFETY: a prefetch reads nothing as far as the program can tell.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = at;
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
