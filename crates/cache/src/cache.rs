@@ -85,8 +85,8 @@ pub struct CacheStats {
     pub awaiting_bytes: usize,
     /// Bytes of tables, queues and ghosts.
     pub bookkeeping_bytes: usize,
-    /// Bytes that lie free in the memory of frames, for the next ones of the same size: no part of the capacity; at most half of it, and
-    /// little of it as long as sizes stay.
+    /// Bytes that lie free in the memory of frames, for the next ones: no part of the capacity; at most half of it, and little of it as long
+    /// as sizes stay.
     pub free_bytes: usize,
     /// The capacity in force.
     pub capacity_bytes: usize,
@@ -240,7 +240,7 @@ impl Cache {
         Some(pin)
     }
 
-    /// A pin on the frame of `key`, if it is here. Counts neither as an access nor as a hit.
+    /// As [`Cache::take_up`], and does not count as a hit either.
     #[inline]
     pub fn peek(&self, key: FrameKey) -> Option<Pin> {
         let guard = self.domain.pin();
@@ -281,8 +281,7 @@ impl Cache {
 
     /// Bytes of frames that can enter before others have to leave, about.
     pub fn room(&self) -> usize {
-        let taken = self.accounts.resident() + self.accounts.bookkeeping();
-        self.accounts.goal().saturating_sub(taken)
+        self.accounts.goal().saturating_sub(self.accounts.resident() + self.accounts.bookkeeping())
     }
 
     /// Puts a copy of `bytes` in, unless `key` is here already, and pins what is here then. Where no room can be made,

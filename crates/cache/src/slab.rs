@@ -156,9 +156,11 @@ impl Slab {
                 if spare.is_none() && self.unused() > self.most_free {
                     return alloc_alone(len);
                 }
-                // The first one may never be full: small pages are there only when they are used.
-                let huge = self.chunk == HUGE_PAGE && !class.chunks.is_empty();
-                let memory = spare.unwrap_or_else(|| self.map(huge));
+                let memory = spare.unwrap_or_else(|| self.map());
+                // The first one may never be full: of a new one small pages are there only when they are used.
+                if self.chunk == HUGE_PAGE && !class.chunks.is_empty() {
+                    memory.prefer_huge_pages();
+                }
                 let at = memory.base().addr().get();
                 class.chunks.insert(at, Chunk { memory, used: 0, fresh: 0, free: null_mut() });
                 class.open.insert(at);
@@ -224,13 +226,10 @@ impl Slab {
     }
 
     /// A chunk from the system.
-    fn map(&self, huge: bool) -> Mapping {
+    fn map(&self) -> Mapping {
         let Some(memory) = Mapping::new(self.chunk, self.chunk) else {
             handle_alloc_error(layout(self.chunk))
         };
-        if huge {
-            memory.prefer_huge_pages();
-        }
         self.mapped.fetch_add(self.chunk, Relaxed);
         memory
     }

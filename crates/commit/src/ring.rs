@@ -55,8 +55,8 @@
 //! fence, no call into the system.
 //!
 //! # Which lines of memory go from core to core
-//! Where two threads commit at the same time: that of the word (with the lock of turns), that of the slot, and that of the role (with all
-//! else that an orderer changes). An entry is best one pointer: a larger one makes more lines of a slot.
+//! Where two threads commit at the same time: that of the word (with the lock of turns), those of the slot and of one two places ahead, and
+//! that of the role (with all else that an orderer changes). An entry is best one pointer: a larger one makes more lines of a slot.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -353,7 +353,8 @@ impl<E: Send> Ring<E> {
             self.near.pos.load(Ordering::Acquire),
             self.near.epoch.load(Ordering::Acquire),
         );
-        // The orderer looks at the slot behind the last that is filled, which nobody has touched for a lap.
+        // Whoever orders looks at the slot behind the last that is filled, which a lone committer has not touched for a lap. It is asked for one
+        // commit ahead, so that it is there by then. (Where others commit too they may have it already: then it goes to and fro once more.)
         prefetch(self.slot(place.ticket + 2));
         place
     }

@@ -1,7 +1,7 @@
 //! Running a piece: the builder's side of compaction, and the install.
 //!
 //! The builder walks the plan in key order, has those blocks of the next tasks read ahead that are not cached, and keeps a bounded number of
-//! tasks in flight with the scheduler; their verified outputs are written in order, each extent while the next one is
+//! tasks in flight with the scheduler; their verified outputs are written in order, each extent while the next ones are
 //! built. Inputs stay valid meanwhile because the job holds the version that it was claimed in, and because claims keep
 //! other jobs away (see [`crate::compact::busy`]). The install looks all the same whether the version still has them:
 //! if not, the work is thrown away and nothing is changed.

@@ -150,6 +150,8 @@ impl Engine {
         if !failed && self.flushable(table).is_some() && table.has_l0_room() {
             self.schedule_flush(table);
         }
+        // It has left memory.
+        self.await_trim();
         self.schedule_compactions();
     }
 

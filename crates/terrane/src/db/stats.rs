@@ -124,9 +124,9 @@ pub struct Stats {
     pub flushes: u64,
     /// Bytes written by flushes.
     pub flush_bytes: u64,
-    /// Compaction pieces done, bytes read and written by them.
+    /// Compaction pieces done, bytes taken in and written by them.
     pub compactions: u64,
-    /// Bytes read by compactions.
+    /// Bytes taken in by compactions, from the device or the cache.
     pub compact_read: u64,
     /// Bytes written by compactions.
     pub compact_written: u64,

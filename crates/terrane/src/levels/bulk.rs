@@ -37,16 +37,17 @@ struct Read<'a> {
     place: Range<usize>,
 }
 
-/// All of `wanted`, verified and decompressed. Blocks that `cache` has as they are stored are taken from there, which does not count as an
-/// access. Of the others those that lie side by side are read in one go, all reads overlap, and bring what they bring into
-/// one buffer of `buffers`. Blocks that are stored as they are stay there, and keep it.
+/// All of `wanted`, verified and decompressed, in one buffer of `buffers`. Blocks that `cache` has as they are stored are copied from there, which
+/// does not count as an access (their frames are not kept for the merge: what is in use cannot leave the cache, and is taken to be worth
+/// keeping). Of the others those that lie side by side are read in one go, and all reads overlap. Blocks that are stored as they are stay in
+/// the buffer, and keep it.
 pub(crate) fn load(
     media: &dyn Media,
     cache: &Cache,
     wanted: &[Wanted],
     buffers: &Arc<Buffers>,
 ) -> Result<Vec<Vec<Bytes>>> {
-    let mut reads = Vec::new();
+    let (mut reads, mut copies) = (Vec::new(), Vec::new());
     let mut total = 0;
     let mut all: Vec<Vec<Bytes>> = Vec::with_capacity(wanted.len());
     for (of, w) in wanted.iter().enumerate() {
@@ -58,13 +59,20 @@ pub(crate) fn load(
             reads.push(Read { of, before, blocks, at, whole, place: total + skip..total + skip + len });
             total += whole;
         }
-        all.push(pins.into_iter().map(|pin| pin.map_or_else(Bytes::new, Bytes::from_owner)).collect());
+        all.push(vec![Bytes::new(); w.blocks.len()]);
+        copies.extend(pins.into_iter().enumerate().filter_map(|(at, pin)| Some((of, at, pin?))));
     }
-    if reads.is_empty() {
-        return Ok(all);
+    let copied: usize = copies.iter().map(|(_, _, pin)| pin.len()).sum();
+    let mut buf = buffers.take(total + copied);
+    // What is read comes first, where it is aligned.
+    let (mut rest, mut behind) = buf.split_at_mut(total);
+    let mut copied = Vec::with_capacity(copies.len());
+    for (of, at, pin) in copies {
+        let (mine, free) = behind.split_at_mut(pin.len());
+        mine.copy_from_slice(&pin);
+        copied.push((of, at, total..total + pin.len()));
+        (behind, total) = (free, total + pin.len());
     }
-    let mut buf = buffers.take(total);
-    let mut rest = &mut buf[..];
     let mut requests = Vec::with_capacity(reads.len());
     for read in &reads {
         let (mine, behind) = rest.split_at_mut(read.whole);
@@ -76,6 +84,9 @@ pub(crate) fn load(
         None => e,
     })?;
     let buf = Bytes::from_owner(buf);
+    for (of, at, place) in copied {
+        all[of][at] = buf.slice(place);
+    }
     for read in reads {
         let places = &mut all[read.of][read.before..];
         let blocks = wanted[read.of].extent.unpack_adjacent(read.blocks, buf.slice(read.place));

@@ -116,7 +116,9 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     space_options.file_bytes = options.tuning.data_file_bytes;
     space_options.grow_bytes = space_options.grow_bytes.min(options.tuning.data_file_bytes / 4);
     space_options.idle_bytes = space_options.idle_bytes.min(options.tuning.data_file_bytes / 4);
-    space_options.image_bytes = options.memtable_bytes / 4;
+    space_options.extent_bytes = options.tuning.extent_bytes;
+    // Beside the budget: what a flush and a merge have in use at a time, where memtables are of middling size. Two are worth it in any case.
+    space_options.image_bytes = (options.memtable_bytes / 4).max(3 * options.tuning.extent_bytes);
     let mut survey = Survey::new(media.clone(), dir, space_options, &state, poison.clone())?;
     let ids = Arc::new(Ids::new(&state.next));
     let kinds = index_kinds(&state)?;

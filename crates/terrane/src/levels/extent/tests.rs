@@ -27,9 +27,13 @@ fn written(media: &Arc<SimMedia>, form: ExtentForm, blocks: Vec<FinishedBlock>) 
 }
 
 fn sample(compression: Compression) -> (Arc<SimMedia>, Arc<Extent>, Vec<FinishedBlock>) {
+    sample_of(120, compression)
+}
+
+fn sample_of(n: u32, compression: Compression) -> (Arc<SimMedia>, Arc<Extent>, Vec<FinishedBlock>) {
     let media = machine(1);
     let records: Vec<Record> =
-        (0..120u32).map(|i| (format!("k{i:05}").into(), 7, format!("{i} ").repeat(40).into())).collect();
+        (0..n).map(|i| (format!("k{i:05}").into(), 7, format!("{i} ").repeat(40).into())).collect();
     let form = ExtentForm { compression, max_bytes: 1 << 20, ..small_form() };
     let blocks = blocks(&form, &records);
     assert!(blocks.len() > 3);
@@ -75,12 +79,13 @@ fn blocks_come_back_one_by_one_and_many_at_once() {
 
 #[test]
 fn what_the_cache_has_is_not_read_but_for_a_little_between_what_is() {
-    let (media, extent, blocks) = sample(Compression::None);
+    let (media, extent, blocks) = sample_of(2500, Compression::None);
     let handles = handles(&extent).unwrap();
     let all: Vec<Vec<u8>> = blocks.iter().map(|b| b.bytes.clone()).collect();
     let last = handles.len() - 1;
+    let large = (1..last).find(|end| handles[*end].offset - handles[1].offset >= 128 << 10).unwrap();
     let reads_with = |chosen: &dyn Fn(usize) -> bool| {
-        let cache = Cache::new(CacheOptions::new(1 << 20));
+        let cache = Cache::new(CacheOptions::new(4 << 20));
         for (at, h) in handles.iter().enumerate().filter(|(at, _)| chosen(*at)) {
             cache.insert(extent.frame(h.offset), &all[at], Priority::Data);
         }
@@ -92,7 +97,24 @@ fn what_the_cache_has_is_not_read_but_for_a_little_between_what_is() {
     assert_eq!(reads_with(&|_| true), 0);
     assert_eq!(reads_with(&|at| at != 1), 1);
     assert_eq!(reads_with(&|at| at == 0 || at == last), 1, "what lies at the edges is left out");
-    assert_eq!(reads_with(&|at| at == 1), 1, "one read is made of two");
+    assert_eq!(reads_with(&|at| (1..large - 1).contains(&at)), 1, "one read is made of two");
+    assert_eq!(reads_with(&|at| (1..large).contains(&at)), 2, "so much is spared");
+}
+
+#[test]
+fn an_attached_extent_is_read_for_its_records_have_other_sequences() {
+    let (media, extent, blocks) = sample(Compression::None);
+    let file = media.open(&dir().join("data-000001"), OpenMode::DIRECT).unwrap();
+    let attached =
+        Extent::new(Arc::new(extent.meta.attached(77)), file, "users".into(), Reclaimer::new(|| {}));
+    let handles = handles(&extent).unwrap();
+    let cache = Cache::new(CacheOptions::new(1 << 20));
+    for (h, b) in handles.iter().zip(&blocks) {
+        cache.insert(attached.frame(h.offset), &b.bytes, Priority::Data);
+    }
+    let (count, read) = (media.read_count(), many_beside(&*media, &cache, &attached, &handles).unwrap());
+    assert_eq!(media.read_count() - count, 1);
+    assert!(read.iter().zip(&blocks).all(|(read, b)| *read != b.bytes));
 }
 
 #[test]

@@ -16,12 +16,14 @@ pub(super) struct Images {
     /// Their bytes, and the most that is kept.
     bytes: AtomicUsize,
     most: usize,
+    /// Smaller ones would have to grow.
+    least: usize,
 }
 
 impl Images {
-    /// Keeps up to `most` bytes.
-    pub(super) fn new(most: usize) -> Self {
-        Images { kept: Mutex::default(), bytes: AtomicUsize::new(0), most }
+    /// Keeps up to `most` bytes, of images of `least` bytes or more.
+    pub(super) fn new(most: usize, least: usize) -> Self {
+        Images { kept: Mutex::default(), bytes: AtomicUsize::new(0), most, least }
     }
 
     /// One of them, if there is any.
@@ -35,7 +37,7 @@ impl Images {
     /// Keeps one, unless there are enough.
     pub(super) fn give(&self, image: Image) {
         let mut kept = self.kept.lock();
-        if self.bytes.load(Ordering::Relaxed) + image.room() <= self.most {
+        if image.room() >= self.least && self.bytes.load(Ordering::Relaxed) + image.room() <= self.most {
             self.bytes.fetch_add(image.room(), Ordering::Relaxed);
             kept.push(image);
         }
@@ -73,7 +75,7 @@ mod tests {
     #[test]
     fn as_many_are_kept_as_there_is_room_for() {
         let room = image().room();
-        let images = Images::new(2 * room);
+        let images = Images::new(2 * room, room);
         assert!(images.is_empty() && images.take().is_none());
         (0..3).for_each(|_| images.give(image()));
         assert_eq!(images.kept.lock().len(), 2);
@@ -83,5 +85,8 @@ mod tests {
         assert!(!images.is_empty());
         images.clear();
         assert!(images.is_empty() && images.take().is_none());
+        let larger = Images::new(2 * room, room + 1);
+        larger.give(image());
+        assert!(larger.is_empty(), "it would have to grow");
     }
 }

@@ -16,7 +16,8 @@
 //! # Concurrency
 //! One mutex around the maps, held during calls that grow or create files, and during each that punches. Reads and writes find their file
 //! without it. Whether there is something to trim is noted beside the maps, under the mutex, and read without it: it says no more than
-//! whether it is worth looking. Flushes of a file pass one at a time, by a mutex of its own.
+//! whether it is worth looking. Memory that is kept for extents has a list of its own ([`images`]). Flushes of a file pass one at a time, by a
+//! mutex of its own.
 //!
 //! # After a crash
 //! Units that no durable edit refers to are free, whatever was written to them. A file without an owner is removed.
@@ -101,6 +102,8 @@ pub(crate) struct SpaceOptions {
     pub(crate) busy_bytes: u64,
     /// Memory that is kept for extents while there is writing, in bytes; default 16 MiB.
     pub(crate) image_bytes: usize,
+    /// Bytes of an extent; default 2 MiB.
+    pub(crate) extent_bytes: usize,
 }
 
 impl SpaceOptions {
@@ -113,6 +116,7 @@ impl SpaceOptions {
             idle_bytes: 16 << 20,
             busy_bytes: 64 << 20,
             image_bytes: 16 << 20,
+            extent_bytes: 2 << 20,
         }
     }
 
@@ -265,12 +269,17 @@ impl Space {
 
     /// Whether [`Space::trim`] has something to give back.
     pub(crate) fn is_untrimmed(&self) -> bool {
-        self.untrimmed.load(Ordering::Relaxed) || !self.images.is_empty()
+        self.keeps_places() || !self.images.is_empty()
+    }
+
+    /// Whether more free units have a place than in a rest.
+    pub(crate) fn keeps_places(&self) -> bool {
+        self.untrimmed.load(Ordering::Relaxed)
     }
 
     /// Gives the place of free units back that is kept only while there is writing, and memory.
     pub(crate) fn trim(&self) {
-        if self.untrimmed.load(Ordering::Relaxed) {
+        if self.keeps_places() {
             self.punch_down_to(|inner| self.resting(inner));
         }
         self.images.clear();
@@ -327,7 +336,7 @@ impl Space {
     /// Waits for [`Space::write_behind`].
     ///
     /// # Errors
-    /// Those of [`Space::write`].
+    /// Those of [`Space::write`] and [`Space::sync_files`].
     pub(crate) fn written(&self, errand: Errand<()>) -> Result<()> {
         errand.wait(&*self.media)
     }

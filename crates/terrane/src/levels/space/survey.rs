@@ -159,7 +159,7 @@ impl Survey {
         while inner.punch_one() {}
         let Survey { media, dir, options, poison, .. } = self;
         let open = ArcSwap::from_pointee(inner.open_files());
-        let images = Images::new(options.image_bytes);
+        let images = Images::new(options.image_bytes, options.extent_bytes);
         Ok(Space {
             media,
             dir,

@@ -40,6 +40,9 @@ const SYNCED_TOGETHER: usize = 4;
 /// of the time while 10 M records of 100 bytes were written by one thread.)
 const MOST_UNDER_WAY: usize = 3;
 
+// Else a flush would come before anything was waited for that it covers.
+const _: () = assert!(MOST_UNDER_WAY < SYNCED_TOGETHER);
+
 /// Cuts a sorted stream of blocks into extents and writes them.
 #[derive(Debug)]
 pub(crate) struct RunWriter {
@@ -215,6 +218,7 @@ pub(crate) struct WrittenRun {
 impl WrittenRun {
     /// Takes what was written for the range behind.
     pub(crate) fn append(&mut self, mut behind: WrittenRun) {
+        debug_assert!(behind.under_way.is_empty(), "it is finished");
         self.extents.append(&mut behind.extents);
         self.unsynced.append(&mut behind.unsynced);
         self.claimed += behind.claimed;

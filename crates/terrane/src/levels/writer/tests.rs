@@ -1,7 +1,8 @@
 use parking_lot::Mutex;
 use terrane_base::ErrorKind;
 use terrane_format::manifest::NextIds;
-use terrane_media::sim::{Fault, FaultPlan, OpInfo, OpKind, SimMedia};
+use terrane_media::sim::{CrashKind, Fault, FaultPlan, OpInfo, OpKind, SimMedia};
+use terrane_media::{Media, OpenMode};
 
 use super::*;
 use crate::levels::state::DbState;
@@ -76,6 +77,23 @@ fn a_long_run_is_made_durable_while_it_is_written() {
     assert!(run.extents().len() > 12);
     assert_eq!(count(OpKind::Sync), run.extents().len() / SYNCED_TOGETHER + 1);
     assert_eq!(calls.last(), Some(&OpKind::Sync), "what came behind the last of them");
+}
+
+#[test]
+fn a_finished_run_survives_a_power_failure() {
+    for seed in 0..24 {
+        let media = machine(seed);
+        let s = space(&media);
+        let wanted = keys(1000 + 40 * seed as u32, |_| 1);
+        let run = write(&s, &wanted, RangeTombstones::default()).unwrap();
+        let crashed = media.image().crash(CrashKind::PowerLost, seed);
+        let open = |meta: &Arc<ExtentMeta>| {
+            let file = crashed.open(s.file(meta.file).unwrap().path(), OpenMode::READ).unwrap();
+            ExtentRef::whole(Extent::new(meta.clone(), file, "t".into(), Reclaimer::new(|| {})))
+        };
+        let read: Vec<Record> = run.extents().iter().flat_map(|m| records(&open(m)).unwrap()).collect();
+        assert_eq!(read, wanted, "seed {seed}");
+    }
 }
 
 #[test]
@@ -171,17 +189,17 @@ fn a_failure_of_any_call_frees_what_was_allocated() {
             let media = machine(6);
             let s = space(&media);
             media.set_fault(Some(FaultPlan::nth(n, fault)));
-            let written = write(&s, &keys(120, |_| 1), RangeTombstones::default());
+            let written = write(&s, &keys(400, |_| 1), RangeTombstones::default());
             if media.faults_hit() == 0 {
                 assert!(n > 6);
                 break;
             }
             media.set_fault(None);
             match written {
-                Ok(run) => assert_eq!(read_all(&s, run.extents()), keys(120, |_| 1)),
+                Ok(run) => assert_eq!(read_all(&s, run.extents()), keys(400, |_| 1)),
                 Err(e) => {
                     assert_eq!(s.stats().used, 0, "call {n}");
-                    let again = write(&s, &keys(120, |_| 1), RangeTombstones::default());
+                    let again = write(&s, &keys(400, |_| 1), RangeTombstones::default());
                     assert_eq!(again.is_err(), e.kind() == ErrorKind::Poisoned, "call {n}: {e}");
                 }
             }
