@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use support::*;
-use terrane::media::Media;
 use terrane::media::sim::{CrashKind, Image, SimMedia};
+use terrane::media::{Media, OpenMode, SECTOR};
 use terrane::{Db, ErrorKind, ReadOptions};
 
 fn env(name: &str, default: u64) -> u64 {
@@ -43,9 +43,25 @@ fn closed(seed: u64) -> (Image, Model) {
     (media.image(), model)
 }
 
-/// All files of the database, with their lengths.
-fn files(media: &SimMedia) -> Vec<(String, u64)> {
-    media.list(dir()).unwrap().into_iter().filter(|e| e.len > 0).map(|e| (e.name, e.len)).collect()
+/// A file of the database.
+struct File {
+    name: String,
+    len: u64,
+    /// Offsets of the sectors in which there is anything but zeros.
+    used: Vec<u64>,
+}
+
+/// All of them that have any length.
+fn files(media: &SimMedia) -> Vec<File> {
+    let all = media.list(dir()).unwrap().into_iter().filter(|e| e.len > 0);
+    let read = |name: String, len: u64| {
+        let mut bytes = vec![0; len as usize];
+        media.open(&dir().join(&name), OpenMode::READ).unwrap().read_at(&mut bytes, 0).unwrap();
+        let sectors = bytes.chunks(SECTOR).enumerate();
+        let used = sectors.filter(|(_, s)| s.iter().any(|b| *b != 0)).map(|(n, _)| (n * SECTOR) as u64);
+        File { name, len, used: used.collect() }
+    };
+    all.map(|e| read(e.name, e.len)).collect()
 }
 
 /// What came of one flip.
@@ -133,31 +149,38 @@ fn a_flipped_bit_never_gives_a_wrong_answer() {
     for round in 0..flips.div_ceil(2000).max(1) {
         let (image, model) = closed(seed + round);
         let files = files(&image.crash(CrashKind::Process, 0));
-        let total: u64 = files.iter().map(|f| f.1).sum();
+        let total: u64 = files.iter().map(|f| f.len).sum();
         let mut rng = Rng(seed + round);
         for i in 0..flips.min(2000).min(flips - round * 2000) {
-            // Half of them anywhere, half in a file chosen first, so that small files are not forgotten.
+            // Half of them anywhere, a quarter where something was written to data files, which are mostly room, and a quarter in a file chosen
+            // first, so that small files are not forgotten.
             let (file, byte) = if i % 2 == 0 {
                 let mut at = rng.below(total);
                 let file = files.iter().find(|f| {
-                    let here = at < f.1;
-                    at -= if here { 0 } else { f.1 };
+                    let here = at < f.len;
+                    at -= if here { 0 } else { f.len };
                     here
                 });
                 (file.unwrap(), at)
             } else {
-                let file = &files[rng.below(files.len() as u64) as usize];
-                (file, rng.below(if i % 4 == 1 { file.1 } else { file.1.min(16 << 10) }))
+                let is_wanted = |f: &&File| i % 4 == 3 || f.name.starts_with("data-");
+                let wanted: Vec<&File> = files.iter().filter(is_wanted).collect();
+                let file = wanted[rng.below(wanted.len() as u64) as usize];
+                let byte = match i % 4 {
+                    3 => rng.below(file.len.min(16 << 10)),
+                    _ => file.used[rng.below(file.used.len() as u64) as usize] + rng.below(SECTOR as u64),
+                };
+                (file, byte)
             };
             let bit = byte * 8 + rng.below(8);
-            let outcome = catch_unwind(AssertUnwindSafe(|| flip(&image, &model, &file.0, bit)))
+            let outcome = catch_unwind(AssertUnwindSafe(|| flip(&image, &model, &file.name, bit)))
                 .unwrap_or_else(|_| Err("panic".into()));
             match outcome {
                 Ok(o) => {
-                    let kind = file.0.split('-').next().unwrap_or_default().to_owned();
+                    let kind = file.name.split('-').next().unwrap_or_default().to_owned();
                     *counts.entry((kind, o)).or_default() += 1;
                 }
-                Err(e) => failures.push(format!("seed {}: {} bit {bit}: {e}", seed + round, file.0)),
+                Err(e) => failures.push(format!("seed {}: {} bit {bit}: {e}", seed + round, file.name)),
             }
         }
     }
@@ -176,7 +199,7 @@ fn a_flipped_bit_never_gives_a_wrong_answer() {
 fn every_bit_of_the_superblock_is_covered() {
     let (image, model) = closed(7);
     let media = image.crash(CrashKind::Process, 0);
-    let len = files(&media).iter().find(|f| f.0 == "SUPER").map(|f| f.1).unwrap();
+    let len = files(&media).iter().find(|f| f.name == "SUPER").map(|f| f.len).unwrap();
     let mut refused = 0;
     for bit in (0..len * 8).filter(|b| b % 3 == 0) {
         match flip(&image, &model, "SUPER", bit) {
@@ -192,8 +215,8 @@ fn every_bit_of_the_superblock_is_covered() {
 fn damage_in_one_subtable_leaves_the_others_readable() {
     let (image, model) = closed(11);
     let mut hits = 0;
-    let names = files(&image.crash(CrashKind::Process, 0));
-    let (data, len) = names.iter().find(|f| f.0.starts_with("data-")).unwrap();
+    let files = files(&image.crash(CrashKind::Process, 0));
+    let File { name: data, len, .. } = files.iter().find(|f| f.name.starts_with("data-")).unwrap();
     let mut rng = Rng(3);
     // Most of the file is room.
     for _ in 0..600 {
