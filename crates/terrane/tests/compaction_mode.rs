@@ -94,8 +94,9 @@ fn verify(db: &terrane::Db, model: &Model, when: &str) {
 
 fn each_fault(mode: CompactionMode) {
     for (n, fault) in FAULTS.into_iter().enumerate() {
-        // One task that goes well, for stale input to be had; enough faults to take the device out; then it is well.
-        let script = [None, Some(fault), Some(fault), Some(fault)];
+        // One task that goes well, for stale input to be had; enough faults to take the device out, even if some outputs offer no place for
+        // them; then it is well.
+        let script = [None, Some(fault), Some(fault), Some(fault), Some(fault), Some(fault)];
         let device = Arc::new(FaultDevice::scripted(CpuDevice::new(1), script));
         let stats = history(&device, mode, 100 + n as u64, 6);
         let (injected, what) = (device.injected(), format!("{fault:?}, {mode:?}"));
