@@ -104,7 +104,7 @@ pub(crate) fn to_text(s: &Stats) -> String {
     let _ = writeln!(o, "data files  {} used of {}", bytes(s.data_used), bytes(s.data_bytes));
     let _ = writeln!(
         o,
-        "flushes     {}, {} written; compactions {}, {} read, {} written, {} extents moved, {} blocks copied",
+        "flushes     {}, {} written; compactions {}, {} taken in, {} written, {} extents moved, {} blocks copied",
         s.flushes,
         bytes(s.flush_bytes),
         s.compactions,
