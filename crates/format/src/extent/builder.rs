@@ -64,8 +64,6 @@ pub struct ExtentBuilder {
     form: ExtentForm,
     compressor: Compressor,
     data: Image,
-    /// Of an extent that is written: its memory.
-    spare: Option<Image>,
     filters: Vec<u8>,
     index: BlockBuilder,
     handle: Vec<u8>,
@@ -88,7 +86,6 @@ impl ExtentBuilder {
             form,
             compressor: Compressor::new(form.compression, form.zstd_level)?,
             data: Image::default(),
-            spare: None,
             filters: Vec::new(),
             index: index_builder(form.block.directory, 1),
             handle: Vec::new(),
@@ -171,9 +168,8 @@ impl ExtentBuilder {
         self.handle.clear();
         handle.encode(&mut self.handle);
         self.index.add(first.0, first.1, Kind::Put, &self.handle);
-        if self.data.is_empty() {
-            let fresh = || Image::with_room(self.form.max_bytes.next_multiple_of(PAD_BYTES));
-            self.data = self.spare.take().unwrap_or_else(fresh);
+        if self.data.room() == 0 {
+            self.data = Image::with_room(self.form.max_bytes.next_multiple_of(PAD_BYTES));
         }
         self.data.extend_from_slice(stored);
         self.filters.extend_from_slice(filter);
@@ -208,10 +204,12 @@ impl ExtentBuilder {
         self.index.rows() as usize
     }
 
-    /// Takes the memory of an extent that is written for the next one: fresh memory costs a page fault every 4 KiB.
+    /// Has the extent, of which there is no block yet, be built in the memory of one that is written: fresh memory costs a page fault every
+    /// 4 KiB.
     pub fn reuse(&mut self, mut image: Image) {
+        debug_assert!(self.data.is_empty(), "a block is there already");
         image.clear();
-        self.spare = Some(image);
+        self.data = image;
     }
 
     /// Whether there is neither a block nor a range tombstone.

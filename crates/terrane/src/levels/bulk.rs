@@ -62,8 +62,8 @@ pub(crate) fn load(
         all.push(vec![Bytes::new(); w.blocks.len()]);
         copies.extend(pins.into_iter().enumerate().filter_map(|(at, pin)| Some((of, at, pin?))));
     }
-    let copied: usize = copies.iter().map(|(_, _, pin)| pin.len()).sum();
-    let mut buf = buffers.take(total + copied);
+    let to_copy: usize = copies.iter().map(|(_, _, pin)| pin.len()).sum();
+    let mut buf = buffers.take(total + to_copy);
     // What is read comes first, where it is aligned.
     let (mut rest, mut behind) = buf.split_at_mut(total);
     let mut copied = Vec::with_capacity(copies.len());

@@ -1,10 +1,7 @@
 //! Memory of extents that are written, for those that are written next: fresh memory costs a page fault every 4 KiB, and a zero for each byte.
 //!
 //! # Concurrency
-//! Any thread takes and any gives; the mutex guards the list alone. How many bytes there are is read without it, and says no more than whether
-//! it is worth looking.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! Any thread takes and any gives; the mutex guards the list alone.
 
 use parking_lot::Mutex;
 use terrane_format::extent::Image;
@@ -13,8 +10,7 @@ use terrane_format::extent::Image;
 #[derive(Debug)]
 pub(super) struct Images {
     kept: Mutex<Vec<Image>>,
-    /// Their bytes, and the most that is kept.
-    bytes: AtomicUsize,
+    /// Bytes of them that are kept at most.
     most: usize,
     /// Smaller ones would have to grow.
     least: usize,
@@ -23,37 +19,31 @@ pub(super) struct Images {
 impl Images {
     /// Keeps up to `most` bytes, of images of `least` bytes or more.
     pub(super) fn new(most: usize, least: usize) -> Self {
-        Images { kept: Mutex::default(), bytes: AtomicUsize::new(0), most, least }
+        Images { kept: Mutex::default(), most, least }
     }
 
     /// One of them, if there is any.
     pub(super) fn take(&self) -> Option<Image> {
-        let mut kept = self.kept.lock();
-        let image = kept.pop()?;
-        self.bytes.fetch_sub(image.room(), Ordering::Relaxed);
-        Some(image)
+        self.kept.lock().pop()
     }
 
     /// Keeps one, unless there are enough.
     pub(super) fn give(&self, image: Image) {
         let mut kept = self.kept.lock();
-        if image.room() >= self.least && self.bytes.load(Ordering::Relaxed) + image.room() <= self.most {
-            self.bytes.fetch_add(image.room(), Ordering::Relaxed);
+        let bytes: usize = kept.iter().map(Image::room).sum();
+        if image.room() >= self.least && bytes + image.room() <= self.most {
             kept.push(image);
         }
     }
 
     /// Whether there is any.
     pub(super) fn is_empty(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) == 0
+        self.kept.lock().is_empty()
     }
 
     /// Lets go of all of them.
     pub(super) fn clear(&self) {
-        let mut kept = self.kept.lock();
-        self.bytes.store(0, Ordering::Relaxed);
-        let all = std::mem::take(&mut *kept);
-        drop(kept);
+        let all = std::mem::take(&mut *self.kept.lock());
         drop(all);
     }
 }
@@ -74,19 +64,24 @@ mod tests {
 
     #[test]
     fn as_many_are_kept_as_there_is_room_for() {
-        let room = image().room();
-        let images = Images::new(2 * room, room);
+        // (How much memory an image has depends on where the allocator put it.)
+        let (two, third) = ([image(), image()], image());
+        let most = two.iter().map(Image::room).sum();
+        let images = Images::new(most, two.iter().map(Image::room).min().unwrap());
         assert!(images.is_empty() && images.take().is_none());
-        (0..3).for_each(|_| images.give(image()));
+        two.into_iter().for_each(|image| images.give(image));
+        images.give(third);
         assert_eq!(images.kept.lock().len(), 2);
         assert!(images.take().is_some() && images.take().is_some() && images.take().is_none());
         assert!(images.is_empty());
-        images.give(image());
-        assert!(!images.is_empty());
-        images.clear();
-        assert!(images.is_empty() && images.take().is_none());
-        let larger = Images::new(2 * room, room + 1);
-        larger.give(image());
+        let another = Images::new(most, 1);
+        another.give(image());
+        assert!(!another.is_empty());
+        another.clear();
+        assert!(another.is_empty() && another.take().is_none());
+        let image = image();
+        let larger = Images::new(2 * image.room(), image.room() + 1);
+        larger.give(image);
         assert!(larger.is_empty(), "it would have to grow");
     }
 }
