@@ -54,6 +54,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
     json!({
         "sequence": s.sequence, "snapshots": s.snapshots, "oldest_snapshot": s.oldest_snapshot,
         "memtable_bytes": s.memtable_bytes, "memtable_budget": s.memtable_budget,
+        "memtable_index_bytes": s.memtable_index_bytes,
         "pmem_mode": s.pmem_mode.map(|mode| memory(mode).0),
         "pmem_bytes": s.pmem_bytes, "pmem_used": s.pmem_used, "pmem_renewed": s.pmem_renewed, "log_gap": s.log_gap,
         "pmem_index_bytes": s.pmem_index_bytes, "pmem_cache_bytes": s.pmem_cache_bytes, "pmem_cache_hits": s.pmem_cache_hits,
@@ -83,10 +84,11 @@ pub(crate) fn to_text(s: &Stats) -> String {
         let renewed = if s.pmem_renewed { ", made anew and filled from the log" } else { "" };
         let _ = writeln!(
             o,
-            "pmem        {} of {}{renewed}, {} of them indexes; {} of blocks, {} lookups answered; {}",
+            "pmem        {} of {}{renewed}, {} of them indexes, {} of indexes beside it; {} of blocks, {} lookups answered; {}",
             bytes(s.pmem_used),
             bytes(s.pmem_bytes),
             bytes(s.pmem_index_bytes),
+            bytes(s.memtable_index_bytes),
             bytes(s.pmem_cache_bytes),
             s.pmem_cache_hits,
             memory(mode).1

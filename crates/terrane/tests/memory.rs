@@ -242,6 +242,40 @@ fn much_more_than_the_memory_holds_goes_through_it() {
 }
 
 #[test]
+fn indexes_in_main_memory_leave_what_memtables_may_take_to_records() {
+    let media = SimMedia::new(21);
+    let db = open(&media, &with_memory()).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    let mut full = db.stats();
+    for n in 0.. {
+        t.put(&key(n), &[1; 16]).unwrap();
+        let stats = db.stats();
+        if stats.flushes > 0 || stats.subtables[0].memtables > 1 {
+            break;
+        }
+        full = stats;
+    }
+    // One freezes with half of the budget, in whole zones.
+    let zone = 32 << 10;
+    let (used, indexes) = (full.subtables[0].memtable_bytes, full.memtable_index_bytes);
+    assert!((full.memtable_budget / 2 - zone..=full.memtable_budget / 2 + zone).contains(&used), "{full:?}");
+    assert!(indexes > used / 4 && indexes < used, "{full:?}");
+    assert!(full.pmem_used >= used && full.memtable_bytes >= used, "{full:?}");
+
+    // Range tombstones take more of main memory than of the other: then that is what fills up.
+    let mut most = 0;
+    for n in 0..20_000 {
+        t.delete_range(&key(3 * n), &key(3 * n + 2)).unwrap();
+        let stats = db.stats();
+        most = most.max(stats.memtable_index_bytes);
+        // A writer looks before it writes, and what it writes may make something grow.
+        assert!(stats.memtable_index_bytes <= stats.memtable_budget * 65 / 64, "{stats:?}");
+    }
+    assert!(most > full.memtable_budget / 4 && db.stats().flushes > 1, "{most}, {:?}", db.stats());
+    db.close().unwrap();
+}
+
+#[test]
 fn what_commits_do_not_need_holds_blocks_until_they_do() {
     const ROWS: u64 = 3000;
     let media = SimMedia::new(6);

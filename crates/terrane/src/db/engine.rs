@@ -9,7 +9,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use terrane_base::reclaim::Clock;
-use terrane_base::{Error, ErrorKind, Lsn, MemoryBudget, Result, Seq, SubtableId};
+use terrane_base::{Error, ErrorKind, Lsn, Result, Seq, SubtableId};
 use terrane_cache::{Cache, HeatSampler};
 use terrane_commit::{Buckets, Ring};
 use terrane_compaction::Scheduler;
@@ -26,6 +26,7 @@ use crate::db::snapshot::{Registered, Snapshot, SnapshotGuard, Snapshots};
 use crate::db::stats::Counters;
 use crate::db::table::{Super, Table};
 use crate::levels::{Heirs, Homes, Ids, ManifestStore, Poison, Reclaimer, Space};
+use crate::memtable::MemtableBudget;
 use crate::options::Options;
 use crate::read::blocks::load;
 use crate::read::iter::foreign_snapshot;
@@ -112,7 +113,7 @@ pub(crate) struct Engine {
     /// Serialises creating, dropping and configuring subtables.
     pub(crate) ddl: Mutex<()>,
     /// All memtables.
-    pub(crate) memory: MemoryBudget,
+    pub(crate) memory: MemtableBudget,
     /// That of memtables and the cache: who is inside of one is inside of all.
     pub(crate) clock: Arc<Clock>,
     pub(crate) pacer: Pacer,

@@ -94,7 +94,7 @@ impl Engine {
         kind: IndexKind,
         generation: u64,
     ) -> Result<Memtable> {
-        let (budget, clock) = (self.memory.clone(), self.clock.clone());
+        let (budget, clock) = (&self.memory, self.clock.clone());
         let memtable = match &self.journal {
             Journal::Log(_) => Memtable::new(kind, generation, budget, clock),
             Journal::Chains { chains, .. } => {

@@ -101,12 +101,7 @@ impl Engine {
         let state = table.state_full();
         let generation = self.generation.load(Ordering::Acquire);
         table.drop_with(
-            Arc::new(Memtable::new(
-                table.options().index,
-                generation,
-                self.memory.clone(),
-                self.clock.clone(),
-            )),
+            Arc::new(Memtable::new(table.options().index, generation, &self.memory, self.clock.clone())),
             Arc::new(Version::empty(self.reclaimer.clone())),
         );
         drop(freezing);

@@ -76,10 +76,14 @@ pub struct Stats {
     pub snapshots: u64,
     /// The oldest snapshot's sequence.
     pub oldest_snapshot: Option<u64>,
-    /// Memtable memory in use and its budget, bytes.
+    /// Memtable memory in use, bytes. Where records are in persistent memory and their indexes in main memory, each has the budget for itself, and
+    /// this is what is in use of the fuller one.
     pub memtable_bytes: u64,
     /// The budget of all memtables.
     pub memtable_budget: u64,
+    /// Bytes of main memory that indexes of memtables take, and what else finds their records, where the records are in persistent memory
+    /// and the indexes are not; else 0.
+    pub memtable_index_bytes: u64,
     /// How the persistent memory is mapped, where commits go there: what their durability rests on.
     pub pmem_mode: Option<PmemMode>,
     /// Bytes of the zones of persistent memory, where commits go there; else 0.
@@ -225,6 +229,7 @@ impl Engine {
             memtable_bytes: self.memory.used() as u64,
             memtable_budget: self.memory.limit() as u64,
             pmem_mode: self.journal.chains().map(|chains| chains.space().mode()),
+            memtable_index_bytes: self.memory.beside_records() as u64,
             pmem_bytes,
             pmem_used,
             pmem_index_bytes: index_zones.map_or(0, |zones| zones.bytes()),

@@ -12,6 +12,7 @@
 //! # Concurrency
 //! Any number of writers and readers. Records become visible to a snapshot by their sequence, not by being inserted.
 
+mod budget;
 mod filter;
 mod sample;
 
@@ -30,6 +31,7 @@ use terrane_memindex::{MemIndex, Record};
 
 use crate::chains::Chains;
 use crate::chains::records::ChainRecords;
+pub(crate) use crate::memtable::budget::MemtableBudget;
 use crate::memtable::filter::KeyFilter;
 use crate::memtable::sample::KeySample;
 use crate::options::IndexKind;
@@ -58,6 +60,8 @@ pub(crate) struct Memtable {
     keys: KeyFilter,
     sample: KeySample,
     pub(crate) tombstones: MemTombstones,
+    /// Whether zones take of another memory than the rest.
+    apart: bool,
     /// Commits of its epoch, here called generation, and later ones (until the next memtable's) write here.
     pub(crate) stretch: Stretch,
     /// Deletions among the records.
@@ -85,8 +89,8 @@ impl std::fmt::Debug for Memtable {
 }
 
 impl Memtable {
-    pub(crate) fn new(kind: IndexKind, generation: u64, budget: MemoryBudget, clock: Arc<Clock>) -> Self {
-        let records = Records::Dram(index(kind, &budget, clock, None));
+    pub(crate) fn new(kind: IndexKind, generation: u64, budget: &MemtableBudget, clock: Arc<Clock>) -> Self {
+        let records = Records::Dram(index(kind, budget.indexes(), clock, None));
         Memtable::over(records, generation, budget)
     }
 
@@ -94,22 +98,24 @@ impl Memtable {
     pub(crate) fn chained(
         kind: IndexKind,
         generation: u64,
-        budget: MemoryBudget,
+        budget: &MemtableBudget,
         clock: Arc<Clock>,
         chains: &Arc<Chains>,
         chain: Chain,
     ) -> Self {
-        let index = index(kind, &budget, clock, chains.index_zones());
-        let records = ChainRecords::new(chains, chain, index, budget.clone());
+        let index = index(kind, budget.indexes(), clock, chains.index_zones());
+        let records = ChainRecords::new(chains, chain, index, budget.records().clone());
         Memtable::over(Records::Chain(Box::new(records)), generation, budget)
     }
 
-    fn over(records: Records, generation: u64, budget: MemoryBudget) -> Self {
+    fn over(records: Records, generation: u64, budget: &MemtableBudget) -> Self {
+        let beside = budget.indexes();
         Memtable {
             records,
-            keys: KeyFilter::new(budget.clone()),
-            sample: KeySample::new(budget.clone()),
-            tombstones: MemTombstones::new(budget),
+            keys: KeyFilter::new(beside.clone()),
+            sample: KeySample::new(beside.clone()),
+            tombstones: MemTombstones::new(beside.clone()),
+            apart: budget.is_apart(),
             stretch: Stretch::new(generation),
             deletes: AtomicU64::new(0),
             values: Mutex::new(Vec::new()),
@@ -289,18 +295,21 @@ impl Memtable {
         self.keys.announce_lookup(hash);
     }
 
-    /// Memory held, in bytes.
+    /// Memory held, in bytes; where there are two, of that of which it has more ([`MemtableBudget`]).
     pub(crate) fn bytes(&self) -> usize {
-        let zones = self.chain().map_or(0, ChainRecords::bytes);
-        let index = self.index().bytes() + self.index().lent_bytes();
-        index + self.tombstones.bytes() + self.keys.bytes() + self.sample.bytes() + zones
+        let index = self.index().bytes() + self.index().lent_bytes() + self.sample.bytes();
+        self.with_zones(ChainRecords::bytes, index)
     }
 
-    /// About what its records take, wherever they and the index are. Of zones of persistent memory only what records have filled: they are
-    /// large, and records may be few.
+    /// As [`Memtable::bytes`], about. Of zones of persistent memory only what records have filled: they are large, and records may be few.
     pub(crate) fn filled_bytes(&self) -> usize {
-        let records = self.chain().map_or(0, ChainRecords::filled_bytes);
-        self.index().bytes() + self.tombstones.bytes() + self.keys.bytes() + records
+        self.with_zones(ChainRecords::filled_bytes, self.index().bytes())
+    }
+
+    fn with_zones(&self, of: fn(&ChainRecords) -> usize, index: usize) -> usize {
+        let (zones, beside) =
+            (self.chain().map_or(0, of), index + self.tombstones.bytes() + self.keys.bytes());
+        if self.apart { zones.max(beside) } else { zones + beside }
     }
 
     pub(crate) fn deletes(&self) -> u64 {

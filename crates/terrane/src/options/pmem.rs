@@ -27,6 +27,10 @@ impl PmemOptions {
     /// A memory of `bytes` bytes, at least 4 MiB: a file `pmem` in the database's directory, which must lie on a file system of persistent
     /// memory. Seven eighths of it are what memtables may take, in place of [`crate::Options::memtable_bytes`].
     ///
+    /// Their indexes are in main memory and take some 50 bytes of it a record ([`crate::Stats::memtable_index_bytes`]): a tenth of what 500-byte records
+    /// take here, and four fifths of what 24-byte ones do. They never take more than memtables may take here: before that, memtables are
+    /// written out. (See [`PmemOptions::index_in_memory`].)
+    ///
     /// Half of that is written out at a time, so it should be some hundred times what all subtables take at least, half a MiB each.
     pub fn new(bytes: u64) -> Self {
         PmemOptions {

@@ -384,16 +384,15 @@ impl Merge {
 mod tests {
     use std::sync::Arc;
 
-    use terrane_base::MemoryBudget;
     use terrane_format::Kind;
 
     use super::*;
-    use crate::memtable::Memtable;
+    use crate::memtable::{Memtable, MemtableBudget};
     use crate::options::IndexKind;
     use crate::tombstone::During;
 
     fn source(records: impl IntoIterator<Item = (Kind, Vec<u8>, Vec<u8>)>, first: Seq) -> Source {
-        let m = Memtable::new(IndexKind::Art, 0, MemoryBudget::new(1 << 20), Arc::default());
+        let m = Memtable::new(IndexKind::Art, 0, &MemtableBudget::shared(1 << 20), Arc::default());
         for (seq, (kind, key, value)) in (first..).zip(records) {
             m.insert(seq - 1, seq, kind, &key, &value, During::Replay).unwrap();
         }

@@ -287,11 +287,11 @@ impl Seated {
 mod tests {
     use std::sync::Barrier;
 
-    use terrane_base::{MemoryBudget, SubtableId};
+    use terrane_base::SubtableId;
 
     use super::*;
     use crate::levels::{Reclaimer, Version};
-    use crate::memtable::Memtable;
+    use crate::memtable::{Memtable, MemtableBudget};
     use crate::options::{IndexKind, SubtableOptions};
     use crate::read::left::MOST;
 
@@ -300,7 +300,7 @@ mod tests {
     }
 
     fn memtable(generation: u64) -> Arc<Memtable> {
-        Arc::new(Memtable::new(IndexKind::Art, generation, MemoryBudget::new(1 << 20), Arc::default()))
+        Arc::new(Memtable::new(IndexKind::Art, generation, &MemtableBudget::shared(1 << 20), Arc::default()))
     }
 
     fn table() -> Arc<Table> {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use terrane_base::reclaim::Clock;
-use terrane_base::{Error, Lsn, MemoryBudget, Result, SubtableId};
+use terrane_base::{Error, Lsn, Result, SubtableId};
 use terrane_chainlog::{Chain, Space, recover};
 use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
 use terrane_media::{Media, PmemMode, Pool, in_shares};
@@ -31,7 +31,7 @@ use terrane_media::{Media, PmemMode, Pool, in_shares};
 use crate::chains::Chains;
 use crate::levels::{DbState, ManifestStore};
 use crate::log::FIRST_LSN;
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, MemtableBudget};
 use crate::options::{IndexKind, Medium, Options, PmemOptions};
 use crate::recovery::make_memtables;
 use crate::recovery::renew::Renewal;
@@ -135,7 +135,7 @@ pub(super) fn mode_of(mode: MemoryMode) -> PmemMode {
 /// What memtables of a memory share.
 pub(super) struct Means<'a> {
     pub(super) media: &'a Arc<dyn Media>,
-    pub(super) budget: &'a MemoryBudget,
+    pub(super) budget: &'a MemtableBudget,
     pub(super) clock: &'a Arc<Clock>,
     pub(super) lost_space: &'a Arc<ArcSwapOption<Error>>,
     /// Threads that build memtables again.
@@ -201,7 +201,7 @@ fn read_back(
     let (media, lost_space) = (means.media.clone(), means.lost_space.clone());
     let chains = Chains::new(media, space, end, generation, lost_space, is_new, means.index_bytes);
     let chains = Arc::new(match means.index_in_memory {
-        true => chains.with_indexes(means.budget.clone()),
+        true => chains.with_indexes(means.budget.indexes().clone()),
         false => chains,
     });
     let (mut own, mut idle): (HashMap<SubtableId, Vec<Chain>>, _) = (HashMap::new(), Vec::new());
@@ -247,7 +247,7 @@ fn commits(memtable: &Memtable) -> Range<Lsn> {
 
 impl Means<'_> {
     fn memtable(&self, kind: IndexKind, chains: &Arc<Chains>, chain: Chain) -> Arc<Memtable> {
-        let (budget, clock) = (self.budget.clone(), self.clock.clone());
+        let (budget, clock) = (self.budget, self.clock.clone());
         let memtable = Memtable::chained(kind, 0, budget, clock, chains, chain);
         Arc::new(memtable.salted(self.media.entropy()))
     }

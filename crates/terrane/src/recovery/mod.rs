@@ -31,7 +31,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use terrane_base::metrics::STRIPES;
 use terrane_base::reclaim::Clock;
-use terrane_base::{Error, ErrorKind, MemoryBudget, Result, SubtableId};
+use terrane_base::{Error, ErrorKind, Result, SubtableId};
 use terrane_cache::{Cache, CacheOptions, HeatSampler};
 use terrane_commit::{Buckets, Limits, Ring};
 use terrane_compaction::{CpuDevice, Mode, Scheduler, SchedulerOptions};
@@ -50,7 +50,7 @@ use crate::levels::{
     DbState, Extent, Ids, ManifestStore, Poison, Reclaimer, Space, SpaceOptions, Survey, Version,
 };
 use crate::log::{Log, LogOptions, joined};
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, MemtableBudget};
 use crate::options::{CompactionMode, IndexKind, Medium, Options};
 use crate::read::rows::RowCache;
 use crate::recovery::renew::Renewal;
@@ -108,7 +108,11 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         // What trails behind takes it too.
         options.batch_in_memory = Some(Chains::max_batch(&opened.space).min(options.max_logged_bytes()));
     }
-    let memory = MemoryBudget::new(options.memtable_bytes);
+    let index_in_memory = matches!(&options.medium, Some(Medium::Pmem(p)) if p.index_in_memory);
+    let memory = match in_memory.is_some() && !index_in_memory {
+        true => MemtableBudget::apart(options.memtable_bytes),
+        false => MemtableBudget::shared(options.memtable_bytes),
+    };
     let lost_space: Arc<ArcSwapOption<Error>> = Arc::default();
     let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
 
@@ -140,7 +144,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
                 lost_space: &lost_space,
                 threads: options.flush_threads(),
                 index_bytes: (options.cache_bytes / 8).max(LEAST_INDEX_BYTES),
-                index_in_memory: matches!(&options.medium, Some(Medium::Pmem(p)) if p.index_in_memory),
+                index_in_memory,
             };
             let (replayed, mut found) = memory::restore(opened, &manifest, &renewal, &kinds, &means)?;
             let memtables = std::mem::take(&mut found.memtables);
@@ -339,14 +343,14 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
 /// What makes memtables in ordinary memory, for any subtable alive.
 fn make_memtables(
     kinds: &BTreeMap<SubtableId, IndexKind>,
-    memory: &MemoryBudget,
+    memory: &MemtableBudget,
     clock: &Arc<Clock>,
     media: &Arc<dyn Media>,
 ) -> replay::MakeMemtable {
     let (kinds, memory, clock, media) = (kinds.clone(), memory.clone(), clock.clone(), media.clone());
     Box::new(move |id| {
         let kind = kinds.get(&id).copied().unwrap_or_default();
-        Memtable::new(kind, 0, memory.clone(), clock.clone()).salted(media.entropy())
+        Memtable::new(kind, 0, &memory, clock.clone()).salted(media.entropy())
     })
 }
 

@@ -65,13 +65,12 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
-    use terrane_base::MemoryBudget;
-
     use super::*;
+    use crate::memtable::MemtableBudget;
     use crate::options::IndexKind;
 
     fn make() -> Memtable {
-        Memtable::new(IndexKind::Art, 0, MemoryBudget::new(1 << 20), Arc::default())
+        Memtable::new(IndexKind::Art, 0, &MemtableBudget::shared(1 << 20), Arc::default())
     }
 
     #[test]

@@ -214,7 +214,7 @@ impl OwnWrites {
         }
         let number = self.batch.len() as Seq;
         let at = self.place(subtable.table());
-        let budget = self.engine.memory.clone();
+        let budget = self.engine.memory.indexes().clone();
         let writes = &mut self.tables[at];
         writes.ranges.push(Deleted { number, start: start.into(), end: end.into() });
         let covered = writes.covered.get_or_insert_with(|| MemTombstones::new(budget));
@@ -379,7 +379,7 @@ impl OwnWrites {
                 continue;
             }
             writes.ranges.truncate(kept);
-            let covered = MemTombstones::new(self.engine.memory.clone());
+            let covered = MemTombstones::new(self.engine.memory.indexes().clone());
             for r in &writes.ranges {
                 covered.insert(0, r.number, &r.start, &r.end, During::Replay)?;
             }
