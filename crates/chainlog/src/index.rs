@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 
 use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_format::chain::{ChainRecord, key_at, read_record, record_len};
-use terrane_memindex::{MemIndex, Record};
+use terrane_memindex::{MemIndex, Record, Search};
 
 use crate::chain::{Chain, Stored};
 use crate::item::Item;
@@ -68,7 +68,15 @@ impl ChainIndex {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an item of another chain: its commit must not be ordered then.
-    pub fn insert(&self, mut stored: Stored<'_>) -> Result<Box<Item>> {
+    pub fn insert(&self, stored: Stored<'_>) -> Result<Box<Item>> {
+        self.insert_found(stored, None)
+    }
+
+    /// As [`ChainIndex::insert`]. A record for whose key there was a search in this index is inserted from where that has come to.
+    ///
+    /// # Errors
+    /// As [`ChainIndex::insert`].
+    pub fn insert_found(&self, mut stored: Stored<'_>, search: Option<Search<'_, '_>>) -> Result<Box<Item>> {
         if !std::ptr::eq(stored.chain, &self.chain) {
             return Err(Error::invalid("an item of another chain"));
         }
@@ -78,8 +86,19 @@ impl ChainIndex {
             // SAFETY: within the item, which lies there in the memory.
             (unsafe { base.add(at) }, key, seq)
         });
-        // SAFETY: of the item that was written there, all of it fenced; the chain is ours, and so are its zones.
-        unsafe { self.index.insert_all_at(records)? };
+        let Some(search) = search else {
+            // SAFETY: of the item that was written there, all of it fenced; the chain is ours, and so are its zones.
+            unsafe { self.index.insert_all_at(records)? };
+            return Ok(stored.into_item());
+        };
+        for (at, key, seq) in records {
+            match key == search.key() {
+                // SAFETY: as above.
+                true => unsafe { self.index.insert_found_at(&search, at, seq)? },
+                // SAFETY: as above.
+                false => unsafe { self.index.insert_at(at, key, seq)? },
+            }
+        }
         Ok(stored.into_item())
     }
 

@@ -49,14 +49,19 @@ pub(crate) fn check_map_len(path: &Path, len: usize) -> Result<()> {
 }
 
 /// The words of a region that an access of `len` bytes touches, checked against its size.
+#[inline]
 pub(crate) fn check_region(path: &Path, region_len: usize, offset: usize, len: usize) -> Result<()> {
     let end = len.checked_next_multiple_of(8).and_then(|n| n.checked_add(offset));
     match end {
         Some(end) if end <= region_len && offset.is_multiple_of(8) => Ok(()),
-        _ => Err(Error::invalid(format!(
-            "region access of {len} bytes: offsets are multiples of 8 and the region has {region_len} bytes"
-        ))
-        .with_file(path)
-        .with_offset(offset as u64)),
+        _ => Err(beyond_region(path, region_len, offset, len)),
     }
+}
+
+#[cold]
+fn beyond_region(path: &Path, region_len: usize, offset: usize, len: usize) -> Error {
+    let what = "offsets are multiples of 8 and the region has";
+    Error::invalid(format!("region access of {len} bytes: {what} {region_len} bytes"))
+        .with_file(path)
+        .with_offset(offset as u64)
 }

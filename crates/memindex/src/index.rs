@@ -122,6 +122,26 @@ impl MemIndex {
         Ok(())
     }
 
+    /// As [`MemIndex::insert_at`], of a record with the key of a search in this index, from where that has come to.
+    ///
+    /// # Safety
+    /// As [`MemIndex::insert_at`].
+    ///
+    /// # Errors
+    /// As [`MemIndex::insert_at`].
+    #[inline]
+    pub unsafe fn insert_found_at(&self, search: &Search<'_, '_>, at: NonNull<u8>, seq: Seq) -> Result<()> {
+        let at = self.accept(at, search.key, seq)?;
+        match (&self.structure, &search.place) {
+            (Structure::Art(art), SearchPlace::Tree(found)) if found.is_of(art) => {
+                self.count(art.insert_found(found, search.key, seq, at));
+            }
+            // SAFETY: as is this function's contract.
+            _ => unsafe { self.link(search.key, seq, at) },
+        }
+        Ok(())
+    }
+
     /// As [`MemIndex::insert_at`], of many records, each with its key and sequence. Where keys follow each other in order that is faster than
     /// one after the other.
     ///
@@ -174,14 +194,7 @@ impl MemIndex {
     #[inline]
     unsafe fn link(&self, key: &[u8], seq: Seq, at: RecordPtr) {
         match &self.structure {
-            Structure::Art(art) => match art.insert(key, seq, at) {
-                Inserted::Key => {
-                    self.versions.add(1);
-                    self.keys.add(1);
-                }
-                Inserted::Version => self.versions.add(1),
-                Inserted::Nothing => {}
-            },
+            Structure::Art(art) => self.count(art.insert(key, seq, at)),
             Structure::Skiplist(list) => {
                 // SAFETY: as is this function's contract.
                 let key = unsafe { at.read() }.key;
@@ -190,6 +203,17 @@ impl MemIndex {
                     self.versions.add(1);
                 }
             }
+        }
+    }
+
+    fn count(&self, inserted: Inserted) {
+        match inserted {
+            Inserted::Key => {
+                self.versions.add(1);
+                self.keys.add(1);
+            }
+            Inserted::Version => self.versions.add(1),
+            Inserted::Nothing => {}
         }
     }
 
@@ -282,7 +306,12 @@ enum SearchPlace<'a> {
     List(&'a List),
 }
 
-impl<'a> Search<'a, '_> {
+impl<'a, 'k> Search<'a, 'k> {
+    /// What it looks for.
+    pub fn key(&self) -> &'k [u8] {
+        self.key
+    }
+
     /// Takes a step. Whether it is worth giving what that has asked for the time to come near.
     #[inline]
     pub fn step(&mut self) -> bool {

@@ -101,7 +101,7 @@ impl Pmem for RealPmem {
 
     fn flush(&self, offset: usize, len: usize) -> Result<()> {
         check_region(self.path(), self.len(), offset, len)?;
-        if len > 0 {
+        if len > 0 && self.back != WriteBack::Nothing {
             let first = offset / LINE * LINE;
             for line in (first..offset + len).step_by(LINE) {
                 // SAFETY: the line lies within the mapping, which is made of whole lines.

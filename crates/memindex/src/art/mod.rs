@@ -20,7 +20,8 @@
 //! *Batches* of records whose keys follow each other mostly end in one node. Within a pin a writer begins the next descent at the node in which
 //! the last one ended ([`Finger`]), if the key begins as all do there. That is as good as having come from the root: a node stands for the
 //! same bytes as long as it is in the tree, which its version says; and what hangs where it did in its parent, with the parent in the tree,
-//! has nothing between them. Both versions are noted anew.
+//! has nothing between them. Both versions are noted anew. An insert may begin where a lookup of its key has come to as well, under the pin of
+//! that ([`Descent::finger`]), if it has compared all of the key in front of that node.
 //!
 //! *Readers* are wait-free: they take no lock, check no version and never start over. Whatever node a reader has come
 //! to, the tree held it after the read began, and a node that was replaced meanwhile still shows all it held then.
@@ -260,6 +261,26 @@ impl Art {
         loop {
             match self.try_insert(key, seq, record, &guard, None, |_| ()) {
                 Ok(inserted) => return inserted,
+                Err(Changed) => wait.pause(),
+            }
+        }
+    }
+
+    /// As [`Art::insert`], from where a lookup of that key has come to.
+    pub(crate) fn insert_found(
+        &self,
+        found: &Descent<'_>,
+        key: &[u8],
+        seq: Seq,
+        record: RecordPtr,
+    ) -> Inserted {
+        let mut from = found.finger(key);
+        let mut wait = Wait::new();
+        loop {
+            match self.try_insert(key, seq, record, found.guard(), from, |_| ()) {
+                Ok(inserted) => return inserted,
+                // Perhaps for ever.
+                Err(Changed) if from.take().is_some() => {}
                 Err(Changed) => wait.pause(),
             }
         }

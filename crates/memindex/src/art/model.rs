@@ -13,7 +13,7 @@ use loom::thread;
 use terrane_base::sync::bounded;
 use terrane_base::{MAX_SEQ, MemoryBudget, Seq};
 
-use crate::art::{Art, Inserted, Path, Seeking, Way};
+use crate::art::{Art, Descent, Inserted, Path, Seeking, Way};
 use crate::record::RecordArena;
 
 struct Tree {
@@ -133,6 +133,44 @@ fn a_batch_goes_on_in_a_node_that_another_outgrows() {
 #[test]
 fn a_batch_outgrows_a_node_whose_path_another_splits() {
     race_of_a_batch(&[b"abc0", b"abc1", b"abc2"], [b"abc4", b"abc5"], b"ax");
+}
+
+/// Lets an insert go on where a search has come to after so many steps, while another key comes.
+fn race_of_a_search(
+    before: &'static [&'static [u8]],
+    one: &'static [u8],
+    steps: usize,
+    other: &'static [u8],
+) {
+    explore(move || {
+        let tree = Tree::with(before);
+        let writer = spawn(&tree, move |tree| assert_eq!(tree.insert(other, 2), Inserted::Key));
+        let record = tree.records.push(one, 2, 1, b"");
+        let mut found = Descent::new(&tree.art, one);
+        (0..steps).for_each(|_| _ = found.step(one));
+        assert_eq!(tree.art.insert_found(&found, one, 2, record), Inserted::Key);
+        drop(found);
+        assert_eq!(tree.seq(one, 2), Some(2));
+        writer.join().unwrap();
+        let mut expected: Vec<_> = before.iter().chain(&[one, other]).map(|key| key.to_vec()).collect();
+        expected.sort();
+        assert_eq!(tree.keys(), expected);
+    });
+}
+
+#[test]
+fn an_insert_goes_on_in_a_node_that_another_outgrows() {
+    race_of_a_search(&[b"a0", b"a1", b"a2", b"a3"], b"a4", 2, b"a5");
+}
+
+#[test]
+fn an_insert_goes_on_below_a_node_that_another_outgrows() {
+    race_of_a_search(&[b"aa0", b"aa1", b"ab", b"ac", b"ad"], b"aa2", 3, b"ae");
+}
+
+#[test]
+fn an_insert_goes_on_below_a_path_that_another_splits() {
+    race_of_a_search(&[b"abc0", b"abc1", b"abc2", b"abc3"], b"abc4", 2, b"ax");
 }
 
 #[test]

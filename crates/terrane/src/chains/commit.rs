@@ -17,6 +17,7 @@ use terrane_commit::Filled;
 use terrane_format::Kind;
 use terrane_format::batch::{EntryKind, Op, Ops};
 use terrane_format::chain::ChainRecord;
+use terrane_memindex::Search;
 
 use crate::chains::Chains;
 use crate::db::engine::{Engine, closing};
@@ -125,11 +126,17 @@ fn add(
     memtable.announce(lsn, &record, During::Reads(needed))
 }
 
-/// Has a memtable's index know of what was stored, and a group of what is to be committed.
-fn enter(memtable: &Arc<Memtable>, stored: Stored<'_>, written: &mut Items) -> Result<()> {
+/// Has a memtable's index know of what was stored, from where a search for its only key has come to if there was one, and a group of what is to
+/// be committed.
+fn enter(
+    memtable: &Arc<Memtable>,
+    stored: Stored<'_>,
+    search: Option<Search<'_, '_>>,
+    written: &mut Items,
+) -> Result<()> {
     written.push((memtable.clone(), stored.written()));
     if let Some(records) = memtable.chain() {
-        give_item(records.index().insert(stored)?);
+        give_item(records.index().insert_found(stored, search)?);
         records.charge();
     }
     Ok(())
@@ -166,7 +173,7 @@ impl Engine {
             }
         };
         let (from, guarded, is_closing) = (place.pos() * 8, turn.guarded, turn.closing);
-        let mut entry = Placed::default();
+        let mut entry = GroupEntry::empty();
         if let Err(e) = self.write_items(from, units, turn, &requests, &shares, &mut entry.written) {
             entry.failed = Some(e);
         }
@@ -294,7 +301,7 @@ impl Engine {
         }
         Stored::fence_all(&mut stored);
         for (stored, memtable) in stored.into_iter().zip(&memtables) {
-            enter(memtable, stored, written)?;
+            enter(memtable, stored, None, written)?;
         }
         for (place, hash) in hashes {
             memtables[place].indexed(hash);

@@ -278,7 +278,7 @@ impl Engine {
         };
         let generation = place.epoch();
         let mut lsn = place.pos() * 8;
-        let mut entry = Placed::default();
+        let mut entry = GroupEntry::empty();
         let mut full: Vec<TableRef> = Vec::new();
         let mut late = Requests::new();
         // After the reservation: see `txn::plain`.
@@ -438,12 +438,12 @@ impl Orderer<Placed> for Engine {
                 }
             }
         }
-        let entries = group.iter_mut().filter_map(|f| f.entry.as_deref_mut());
+        let entries = group.iter_mut().filter_map(|f| f.entry.take());
         match failed {
             None => {
                 // SeqCst: pairs with the freezer, which stores its boundary and then reads what is visible.
                 self.visible.store(end - 1, Ordering::SeqCst);
-                for entry in entries {
+                for mut entry in entries {
                     // Before anybody hears of it: who waits for zones waits for commits on their way to let go of theirs.
                     entry.written.clear();
                     for m in entry.members.drain(..) {
@@ -451,6 +451,7 @@ impl Orderer<Placed> for Engine {
                         drop(m.locks);
                         m.settler.settle_later(entry.refused.clone().map_or(Ok(m.seq), Err), wakes);
                     }
+                    GroupEntry::keep(entry);
                 }
                 if has_blocked {
                     // What they commit next is to be in the next flush, not in the one after it.
@@ -464,7 +465,7 @@ impl Orderer<Placed> for Engine {
                 self.journal.poison(&e);
                 // Nothing more will be settled: who waits for that is told.
                 self.progress.notify_all();
-                for entry in entries {
+                for mut entry in entries {
                     entry.written.clear();
                     entry.members.drain(..).for_each(|m| m.settler.settle_later(Err(e.clone()), wakes));
                 }

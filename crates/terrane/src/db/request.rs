@@ -1,5 +1,7 @@
 //! What passes through a commit's stations: a request on its way to a place in the order, and what stands in that place.
 
+use std::cell::Cell;
+
 use smallvec::SmallVec;
 use terrane_base::waiter::Settler;
 use terrane_base::{Error, Seq};
@@ -152,7 +154,30 @@ pub(crate) struct GroupEntry {
     pub(super) refused: Option<Error>,
 }
 
+thread_local! {
+    /// An entry that was settled, for its memory.
+    static KEPT: Cell<Option<Placed>> = const { Cell::new(None) };
+}
+
 impl GroupEntry {
+    /// An empty one.
+    pub(crate) fn empty() -> Placed {
+        // A thread that ends keeps none.
+        KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    /// Keeps the memory of one that was settled for the next one of this thread.
+    pub(super) fn keep(mut entry: Placed) {
+        let GroupEntry { members, sync, failed, written, attachment, refused } = &mut *entry;
+        members.clear();
+        written.clear();
+        (*sync, *failed, *attachment, *refused) = (false, None, None, None);
+        // Of a large group that is more than the entry.
+        if !members.spilled() && !written.spilled() {
+            let _ = KEPT.try_with(|kept| kept.set(Some(entry)));
+        }
+    }
+
     /// Has a request along, whose sequence that is.
     pub(crate) fn take(&mut self, r: Box<Request>, seq: Seq) {
         self.sync |= r.sync;

@@ -46,21 +46,30 @@ pub(crate) struct KeyFilter {
     budget: MemoryBudget,
 }
 
-/// Words of a stage.
-fn words(stage: usize) -> usize {
-    FIRST * GROWTH.pow(stage as u32)
-}
+/// Words of each stage.
+const WORDS: [usize; STAGES] = {
+    let mut words = [FIRST; STAGES];
+    let mut stage = 1;
+    while stage < STAGES {
+        words[stage] = words[stage - 1] * GROWTH;
+        stage += 1;
+    }
+    words
+};
 
 /// Words of each piece of a stage.
 fn piece_words(stage: usize) -> usize {
-    words(stage).min(PIECE)
+    WORDS[stage].min(PIECE)
 }
 
 /// Where in a stage the bits of a hash lie, by piece and word.
 #[inline]
 fn place(hash: u64, stage: usize) -> (usize, usize) {
-    let word = ((hash >> 32) as usize * words(stage)) >> 32;
-    (word / piece_words(stage), word % piece_words(stage))
+    let word = ((hash >> 32) as usize * WORDS[stage]) >> 32;
+    // Powers of two, which the compiler does not know.
+    const { assert!(FIRST.is_power_of_two() && GROWTH.is_power_of_two() && PIECE.is_power_of_two()) };
+    let size = piece_words(stage);
+    (word >> size.trailing_zeros(), word & (size - 1))
 }
 
 /// The bits of a hash, the same in each stage.
@@ -98,7 +107,7 @@ impl KeyFilter {
         let stage = self.newest.load(Relaxed);
         let ((piece, word), size) = (place(hash, stage), piece_words(stage));
         let pieces =
-            self.stages[stage].get_or_init(|| (0..words(stage) / size).map(|_| OnceLock::new()).collect());
+            self.stages[stage].get_or_init(|| (0..WORDS[stage] / size).map(|_| OnceLock::new()).collect());
         let piece = pieces[piece].get_or_init(|| {
             let bytes = size * size_of::<u64>();
             self.budget.charge(bytes);
@@ -118,7 +127,7 @@ impl KeyFilter {
     #[cold]
     fn count(&self, stage: usize) {
         let before = self.keys.fetch_add(COUNTED as usize, Relaxed);
-        let full = words(stage) * KEYS_PER_WORD;
+        let full = WORDS[stage] * KEYS_PER_WORD;
         if before >= full
             && stage + 1 < STAGES
             && self.newest.compare_exchange(stage, stage + 1, Relaxed, Relaxed).is_ok()

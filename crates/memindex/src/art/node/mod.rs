@@ -41,6 +41,9 @@ const KEYS_SHIFT: u32 = 32;
 /// Deepest node that the header can describe.
 pub(crate) const MAX_DEPTH: usize = DEPTH as usize;
 
+/// The last bytes of its path that a header has.
+pub(crate) const TAIL: usize = size_of::<u64>();
+
 /// What all nodes have. See the module's head.
 #[repr(C)]
 pub(crate) struct Header {
@@ -96,7 +99,7 @@ impl Header {
     /// must be at least `depth` long.
     #[inline]
     pub(crate) fn tail_matches(&self, key: &[u8], start: usize, depth: usize) -> bool {
-        let bytes = (depth - start).min(8);
+        let bytes = (depth - start).min(TAIL);
         let differing = self.tail.load(Ordering::Relaxed) ^ tail(key, depth);
         // Shifting by 64 in two steps: `bytes` may be 0.
         bytes == 0 || differing << (64 - 8 * bytes) == 0
@@ -109,7 +112,7 @@ impl Header {
     /// As for [`Word::leaf`].
     pub(crate) unsafe fn compare_path(&self, key: &[u8], start: usize) -> (usize, Order) {
         let depth = self.depth();
-        if key.len() >= depth && depth - start <= 8 && self.tail_matches(key, start, depth) {
+        if key.len() >= depth && depth - start <= TAIL && self.tail_matches(key, start, depth) {
             return (depth - start, Order::Equal);
         }
         let tail = self.tail.load(Ordering::Relaxed).to_be_bytes();

@@ -13,7 +13,7 @@ use terrane_memindex::Search;
 use crate::chains::Chains;
 use crate::chains::commit::{Items, Target, add, enter, take_item};
 use crate::db::engine::{Engine, closing};
-use crate::db::request::{Placed, Request};
+use crate::db::request::{GroupEntry, Request};
 use crate::log::Log;
 use crate::memtable::Memtable;
 
@@ -31,7 +31,8 @@ enum Turn {
 /// Nodes of a memtable's index that are in the caches mostly, for all go through them.
 const NEAR_NODES: usize = 2;
 
-/// Takes steps of a search that goes ahead of an insert. The nodes in which that ends are mostly in no cache, and each was waited for, a quarter
+/// Takes steps of a search that goes ahead of an insert, which goes on where that has come to. The
+/// nodes in which that ends are mostly in no cache, and each was waited for, a quarter
 /// of the time of a put of 24 bytes; what the search has asked for comes near while the record is written.
 #[inline]
 fn steps(scout: &mut Option<Search<'_, '_>>, count: usize) {
@@ -78,7 +79,7 @@ impl Engine {
             }
         };
         let from = reservation.pos() * 8;
-        let mut entry = Placed::default();
+        let mut entry = GroupEntry::empty();
         let written = match (place, target.memtable()) {
             (Ok(Some(place)), Some(memtable)) => {
                 self.write_lone(from, units, place, memtable, &request, &mut entry.written)
@@ -134,15 +135,16 @@ impl Engine {
                     scout = Some(memtable.index().search(op.key));
                     steps(&mut scout, NEAR_NODES);
                 }
-                hashes.extend(add(&mut item, memtable, from, seq, &op, &needed)?);
+                if let Some(hash) = add(&mut item, memtable, from, seq, &op, &needed)? {
+                    hashes.push(hash);
+                }
             }
         }
         steps(&mut scout, 1);
         let mut stored = place.write(from, 1, (units * 8) as u32, item)?;
         steps(&mut scout, 1);
-        drop(scout);
         Stored::fence_all(std::slice::from_mut(&mut stored));
-        enter(memtable, stored, written)?;
+        enter(memtable, stored, scout, written)?;
         hashes.into_iter().for_each(|hash| memtable.indexed(hash));
         Ok(())
     }
