@@ -166,7 +166,7 @@ impl Chains {
         (all * zone, (all.saturating_sub(self.space.free() + kept) * zone).saturating_sub(shelf))
     }
 
-    /// What memtables may take of a memory, their indexes included.
+    /// What memtables may take of a memory. Their indexes, if they lie elsewhere, may take as much there.
     pub(crate) fn budget(space: &Space) -> usize {
         let bytes = space.zone_count() as usize * space.zone_bytes();
         bytes - bytes / SPARE

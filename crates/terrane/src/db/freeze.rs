@@ -167,7 +167,7 @@ impl Engine {
     }
 
     fn freeze_for_memory(self: &Arc<Self>) {
-        let tables = self.tables.load();
+        let (tables, which) = (self.tables.load(), self.memory.fuller());
         let (mut waiting, mut flushable, mut active, mut stuck) = (0, 0, 0, 0);
         // What can be written out at once comes first, else the largest.
         let mut best: Option<((bool, usize), &Arc<Table>)> = None;
@@ -175,12 +175,12 @@ impl Engine {
         for t in tables.all() {
             // What cannot be written out is left out of the account.
             if t.standstill().is_some() {
-                stuck += t.memtable_bytes();
+                stuck += t.memtable_bytes(which);
                 continue;
             }
             let state = t.state();
-            let own = state.active().bytes();
-            let frozen: usize = state.memtables[1..].iter().map(|m| m.bytes()).sum();
+            let own = state.active().bytes_of(which);
+            let frozen: usize = state.memtables[1..].iter().map(|m| m.bytes_of(which)).sum();
             waiting += frozen;
             flushable += if t.has_l0_room() { frozen } else { 0 };
             active += own;

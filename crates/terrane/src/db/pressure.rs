@@ -48,7 +48,8 @@ impl Engine {
             // Nothing of it waits, so nothing of it can be waited for: what it has says nothing about what others may write.
             return [None, for_debt(debt, sinking.unwrap_or(FIRST_MERGE_RATE))];
         }
-        let sizes = state.memtables.iter().map(|m| m.bytes() as u64);
+        let which = self.memory.fuller();
+        let sizes = state.memtables.iter().map(|m| m.bytes_of(which) as u64);
         // Many subtables share the budget: their memtables freeze before they are full.
         let largest = sizes.clone().max().unwrap_or(0).max(table.flushed_bytes.load(Ordering::Relaxed));
         let figures = Figures {

@@ -172,10 +172,10 @@ impl Engine {
         nothing
     }
 
-    /// Bytes in memtables of subtables that cannot be written out.
+    /// Bytes in memtables of subtables that cannot be written out, of the memory that counts.
     pub(crate) fn stuck_bytes(&self) -> usize {
-        let tables = self.tables.load();
-        tables.all().filter(|t| t.standstill().is_some()).map(|t| t.memtable_bytes()).sum()
+        let (tables, which) = (self.tables.load(), self.memory.fuller());
+        tables.all().filter(|t| t.standstill().is_some()).map(|t| t.memtable_bytes(which)).sum()
     }
 
     /// Whether a subtable that cannot be written out refuses its writers: no time will mend it, or such subtables hold too
@@ -260,9 +260,9 @@ impl Engine {
 
     /// Why memory cannot be freed, if a subtable that cannot be written out holds some.
     fn holder_of_memory(&self) -> Option<Error> {
-        let all = self.tables.load();
-        let held =
-            all.all().filter_map(|t| Some((t, t.standstill()?))).max_by_key(|(t, _)| t.memtable_bytes());
+        let (all, which) = (self.tables.load(), self.memory.fuller());
+        let held = all.all().filter_map(|t| Some((t, t.standstill()?)));
+        let held = held.max_by_key(|(t, _)| t.memtable_bytes(which));
         held.map(|(t, e)| {
             e.context("memtable memory is held by a subtable that cannot be written out")
                 .with_subtable(&*t.name)

@@ -53,7 +53,8 @@ pub struct SubtableStats {
     pub name: String,
     /// Memtables, the active one included.
     pub memtables: usize,
-    /// Bytes in them.
+    /// Bytes in them. (Where there are two memories, see [`Stats::memtable_bytes`], of each memtable those in the one of which it has more: of all subtables
+    /// together that may be more than is in use of either.)
     pub memtable_bytes: u64,
     /// Records in them.
     pub memtable_records: u64,
@@ -81,8 +82,9 @@ pub struct Stats {
     pub memtable_bytes: u64,
     /// The budget of all memtables.
     pub memtable_budget: u64,
-    /// Bytes of main memory that indexes of memtables take, and what else finds their records, where the records are in persistent memory
-    /// and the indexes are not; else 0.
+    /// Bytes of main memory that indexes of memtables take, and what else finds their records, where the records are in persistent memory and
+    /// the indexes are not; else 0. Range tombstones of transactions under way are among them, and so are records that a log has given back
+    /// instead of the memory, until they are written out.
     pub memtable_index_bytes: u64,
     /// How the persistent memory is mapped, where commits go there: what their durability rests on.
     pub pmem_mode: Option<PmemMode>,

@@ -23,7 +23,7 @@ use crate::db::pacing::meter::Meter;
 use crate::db::spent::Spent;
 use crate::db::trouble::Trouble;
 use crate::levels::{Run, Version};
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, Of};
 use crate::options::SubtableOptions;
 use crate::read::scan::Readers;
 
@@ -331,9 +331,9 @@ impl Table {
         self.trouble.given_up(!self.has_l0_room(), |ranges| self.l0_is_stuck(ranges))
     }
 
-    /// Bytes in memtables.
-    pub(crate) fn memtable_bytes(&self) -> usize {
-        self.state().memtables.iter().map(|m| m.bytes()).sum()
+    /// Bytes in memtables, of the memory that counts.
+    pub(crate) fn memtable_bytes(&self, which: Of) -> usize {
+        self.state().memtables.iter().map(|m| m.bytes_of(which)).sum()
     }
 
     /// Shows `version`, without the memtable `flushed` whose records it now holds. The caller holds `edit`, and strips

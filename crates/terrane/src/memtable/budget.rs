@@ -2,7 +2,8 @@
 //!
 //! Where both are in one memory they share what it has. Where records are in persistent memory and their indexes in ordinary memory, each has
 //! a budget of its own, of the same size: a record's place in the index takes nothing that another record could have, and yet the
-//! indexes of tiny records, or of many range tombstones, do not grow without bounds. The fuller one is what counts then.
+//! indexes of tiny records, or of many range tombstones, do not grow without bounds. The fuller one is what counts then: memtables are
+//! compared, and added up, by what they have of that one.
 
 use terrane_base::MemoryBudget;
 
@@ -12,6 +13,15 @@ pub(crate) struct MemtableBudget {
     records: MemoryBudget,
     /// That of indexes, where it is not the same.
     indexes: Option<MemoryBudget>,
+}
+
+/// Of which memory bytes are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// There is but one.
+    Both,
+    Records,
+    Indexes,
 }
 
 impl MemtableBudget {
@@ -40,6 +50,15 @@ impl MemtableBudget {
         self.indexes.as_ref().unwrap_or(&self.records)
     }
 
+    /// The memory that counts now.
+    pub(crate) fn fuller(&self) -> Of {
+        match &self.indexes {
+            None => Of::Both,
+            Some(indexes) if indexes.used() > self.records.used() => Of::Indexes,
+            Some(_) => Of::Records,
+        }
+    }
+
     /// Bytes charged now, of the fuller memory.
     pub(crate) fn used(&self) -> usize {
         self.indexes.iter().fold(self.records.used(), |used, indexes| used.max(indexes.used()))
@@ -57,7 +76,7 @@ impl MemtableBudget {
 
     /// Used over limit: 1.0 means exhausted.
     pub(crate) fn fullness(&self) -> f64 {
-        self.indexes.iter().fold(self.records.fullness(), |full, indexes| full.max(indexes.fullness()))
+        self.used() as f64 / self.limit().max(1) as f64
     }
 }
 
@@ -74,10 +93,12 @@ mod tests {
             assert_eq!(budget.limit(), 100);
         }
         assert_eq!((shared.used(), apart.used()), (90, 60));
+        assert_eq!(apart.fuller(), Of::Records);
         assert_eq!((shared.beside_records(), apart.beside_records()), (0, 30));
         assert!((shared.fullness() - 0.9).abs() < 1e-9 && (apart.fullness() - 0.6).abs() < 1e-9);
         apart.clone().indexes().charge(80);
         assert_eq!(apart.used(), 110);
+        assert_eq!((shared.fuller(), apart.fuller()), (Of::Both, Of::Indexes));
         assert!(apart.fullness() > 1.0 && apart.is_apart() && !shared.is_apart());
     }
 }

@@ -31,7 +31,7 @@ use terrane_memindex::{MemIndex, Record};
 
 use crate::chains::Chains;
 use crate::chains::records::ChainRecords;
-pub(crate) use crate::memtable::budget::MemtableBudget;
+pub(crate) use crate::memtable::budget::{MemtableBudget, Of};
 use crate::memtable::filter::KeyFilter;
 use crate::memtable::sample::KeySample;
 use crate::options::IndexKind;
@@ -295,20 +295,36 @@ impl Memtable {
         self.keys.announce_lookup(hash);
     }
 
-    /// Memory held, in bytes; where there are two, of that of which it has more ([`MemtableBudget`]).
+    /// Memory held, in bytes; where there are two ([`MemtableBudget`]), of that of which it has more.
     pub(crate) fn bytes(&self) -> usize {
-        let index = self.index().bytes() + self.index().lent_bytes() + self.sample.bytes();
-        self.with_zones(ChainRecords::bytes, index)
+        self.of_both(self.zone_bytes(), self.bytes_beside_zones())
+    }
+
+    /// Memory held of the one that counts, in bytes. Those of all memtables are no more than its budget says is used.
+    pub(crate) fn bytes_of(&self, which: Of) -> usize {
+        match which {
+            Of::Both => self.zone_bytes() + self.bytes_beside_zones(),
+            Of::Records => self.zone_bytes(),
+            Of::Indexes => self.bytes_beside_zones(),
+        }
     }
 
     /// As [`Memtable::bytes`], about. Of zones of persistent memory only what records have filled: they are large, and records may be few.
     pub(crate) fn filled_bytes(&self) -> usize {
-        self.with_zones(ChainRecords::filled_bytes, self.index().bytes())
+        let beside = self.index().bytes() + self.tombstones.bytes() + self.keys.bytes();
+        self.of_both(self.chain().map_or(0, ChainRecords::filled_bytes), beside)
     }
 
-    fn with_zones(&self, of: fn(&ChainRecords) -> usize, index: usize) -> usize {
-        let (zones, beside) =
-            (self.chain().map_or(0, of), index + self.tombstones.bytes() + self.keys.bytes());
+    fn zone_bytes(&self) -> usize {
+        self.chain().map_or(0, ChainRecords::bytes)
+    }
+
+    fn bytes_beside_zones(&self) -> usize {
+        let index = self.index().bytes() + self.index().lent_bytes();
+        index + self.tombstones.bytes() + self.keys.bytes() + self.sample.bytes()
+    }
+
+    fn of_both(&self, zones: usize, beside: usize) -> usize {
         if self.apart { zones.max(beside) } else { zones + beside }
     }
 

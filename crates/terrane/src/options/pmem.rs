@@ -26,12 +26,12 @@ pub struct PmemOptions {
 impl PmemOptions {
     /// A memory of `bytes` bytes, at least 4 MiB: a file `pmem` in the database's directory, which must lie on a file system of persistent
     /// memory. Seven eighths of it are what memtables may take, in place of [`crate::Options::memtable_bytes`].
-    ///
-    /// Their indexes are in main memory and take some 50 bytes of it a record ([`crate::Stats::memtable_index_bytes`]): a tenth of what 500-byte records
-    /// take here, and four fifths of what 24-byte ones do. They never take more than memtables may take here: before that, memtables are
-    /// written out. (See [`PmemOptions::index_in_memory`].)
-    ///
     /// Half of that is written out at a time, so it should be some hundred times what all subtables take at least, half a MiB each.
+    ///
+    /// What finds the records, indexes and filters, is in main memory in addition: some 50 bytes a record ([`crate::Stats::memtable_index_bytes`]), a
+    /// tenth of what 500-byte records take here, and four fifths of what 24-byte ones do that are committed one by one (in batches they
+    /// take less here, and that is more than they). It may take as much as memtables may take here; before it takes more, they are written out and
+    /// writers wait, as here. Where main memory is short see [`PmemOptions::index_in_memory`].
     pub fn new(bytes: u64) -> Self {
         PmemOptions {
             path: PathBuf::from(MEMORY),
@@ -54,7 +54,8 @@ impl PmemOptions {
     /// How the file is mapped; default [`PmemMode::Dax`]. [`PmemMode::StandIn`] is for development, on any file: it survives the process,
     /// and a database whose machine stopped while it was open does not open again, but from a log behind it.
     ///
-    /// [`PmemMode::PageCache`] is for machines without persistent memory, on any file. It promises what [`crate::Medium::Log`] does, for there is a
+    /// [`PmemMode::PageCache`] is for machines without persistent memory, on any file. The memory is main memory then too, that of the system's
+    /// cache, and indexes come in addition: see [`PmemOptions::new`]. It promises what [`crate::Medium::Log`] does, for there is a
     /// log behind it: `Buffered` commits survive the process, `Sync` ones a power failure. Opening after the death of the process reads
     /// both, and takes little from the log; after a power failure, or if the file is gone, a new memory is made and all is taken from the log.
     /// Where a database is, `PageCache` and the other two cannot take each other's place.
@@ -80,7 +81,7 @@ impl PmemOptions {
     /// Whether memtables have their indexes there too, as long as there is room: where main memory is short. Default: no, they are in main
     /// memory, which is faster. For memtables that are radix trees ([`crate::IndexKind::Art`]), and for a device: in the page cache it is refused.
     ///
-    /// An index takes about as much as 40 bytes a record; what it takes there, records do not have. It vanishes with the process wherever it is, and
+    /// An index takes about as much as 40 bytes a record (what else finds records, some ten, stays in main memory); what it takes there, records do not have. It vanishes with the process wherever it is, and
     /// is built again when the database is opened. It may be another choice at each opening; one without a medium ([`crate::Options::medium`]), as the
     /// program's, has them in main memory.
     ///

@@ -3,6 +3,7 @@ use terrane_media::Media;
 use terrane_media::sim::{Fault, FaultPlan, OpInfo, OpKind, SimMedia};
 
 use super::*;
+use crate::memtable::Of;
 use crate::{Db, Durability, IndexKind, Options, ReadOptions, Subtable, SubtableOptions, WriteBatch};
 
 /// A database in which no merge begins by itself.
@@ -54,7 +55,7 @@ fn a_subtable_of_which_nothing_waits_slows_nobody() {
     // Up to just below where a memtable freezes: nobody is held back by what lies in one that still takes records.
     let target = db.engine.options.memtable_freeze_bytes() * 9 / 10;
     let mut i = 0u64;
-    while busy.table().memtable_bytes() < target {
+    while busy.table().memtable_bytes(db.engine.memory.fuller()) < target {
         i += 1;
         busy.put(&i.to_be_bytes(), &[7; 4000]).unwrap();
     }
@@ -186,4 +187,30 @@ fn who_waits_for_a_flush_hears_of_a_log_that_is_poisoned_meanwhile() {
     let flusher = flusher.lock().take().unwrap();
     let e = flusher.join().unwrap().unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Poisoned, "{e}");
+}
+
+#[test]
+fn memtables_are_added_up_by_what_they_have_of_the_fuller_memory() {
+    let media = SimMedia::new(1);
+    let memory = crate::Medium::Pmem(crate::PmemOptions::new(4 << 20).zone_bytes(32 << 10));
+    let db = Db::open_on(media, "/db", Options::new().medium(memory)).unwrap();
+    let wide = db.create_subtable("wide", SubtableOptions::new()).unwrap();
+    let ranges = db.create_subtable("ranges", SubtableOptions::new()).unwrap();
+    let (engine, both) = (db.engine.clone(), [wide.table().clone(), ranges.table().clone()]);
+    let active = || both.iter().map(|t| t.state().active().clone());
+    let by_itself = || active().map(|m| m.bytes()).sum::<usize>();
+    let counted = || both.iter().map(|t| t.memtable_bytes(engine.memory.fuller())).sum::<usize>();
+    for n in 0..1000u64 {
+        ranges.delete_range(&(2 * n).to_be_bytes(), &(2 * n + 1).to_be_bytes()).unwrap();
+    }
+    assert_eq!(engine.memory.fuller(), Of::Indexes);
+    assert_eq!(counted(), engine.memory.used());
+    for n in 0..150u64 {
+        wide.put(&n.to_be_bytes(), &[1; 4000]).unwrap();
+    }
+    assert_eq!(engine.memory.fuller(), Of::Records);
+    assert_eq!(counted(), engine.memory.used());
+    assert!(by_itself() > counted(), "one has more of the other memory: {} {}", by_itself(), counted());
+    drop((wide, ranges));
+    db.close().unwrap();
 }
