@@ -34,12 +34,15 @@ pub(crate) struct Counts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) ignored: u64,
+    /// Programs of tests, each of which has a summary, in which at least one passed.
+    pub(crate) programs: u64,
 }
 
 impl Counts {
     /// Adds what a summary line of the test runner says; other lines add nothing.
     pub(crate) fn add_line(&mut self, line: &str) {
         let Some(rest) = line.strip_prefix("test result: ") else { return };
+        let before = self.passed;
         for part in rest.split([';', '.']) {
             let mut words = part.split_whitespace();
             let (Some(n), Some(what)) = (words.next().and_then(|n| n.parse::<u64>().ok()), words.next())
@@ -53,12 +56,14 @@ impl Counts {
                 _ => {}
             }
         }
+        self.programs += u64::from(self.passed > before);
     }
 
     pub(crate) fn add(&mut self, other: Counts) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
+        self.programs += other.programs;
     }
 
     /// The closing line, as the test runner words it.
@@ -117,8 +122,9 @@ mod tests {
             "test result: ok. 12 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.10s",
         );
         c.add_line("test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out");
+        c.add_line("test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out");
         c.add_line("test a_test_that_says 5 passed; ... ok");
-        assert_eq!(c, Counts { passed: 13, failed: 2, ignored: 3 });
+        assert_eq!(c, Counts { passed: 13, failed: 2, ignored: 3, programs: 2 });
         assert!(c.line().contains("FAILED. 13 passed; 2 failed; 3 ignored"));
     }
 }
