@@ -130,9 +130,9 @@ mod tests {
             0 => dense.to_be_bytes().to_vec(),
             1 => [b"a long path that is shared by all of these".as_slice(), &dense.to_be_bytes()].concat(),
             2 => vec![b'p'; (n / 7 % 300) as usize],
-            5 => [&[b'k', high][..], b"________", &[low % 8]].concat(),
-            6 => [&[b'l', high][..], b"________", &[b'0' + low % 2, b'_', low / 32, low]].concat(),
             3 => [&dense.to_le_bytes()[..1], &[0; 5], &dense.to_be_bytes()].concat(),
+            4 => [&[b'k', high][..], b"________", &[low % 8]].concat(),
+            5 => [&[b'l', high][..], b"________", &[b'0' + low % 2, b'_', low / 32, low]].concat(),
             _ => [&dense.to_le_bytes()[..1], &[7; 12], &dense.to_be_bytes()].concat(),
         }
     }

@@ -52,16 +52,20 @@ impl MemtableBudget {
 
     /// The memory that counts now.
     pub(crate) fn fuller(&self) -> Of {
+        self.counting().0
+    }
+
+    fn counting(&self) -> (Of, &MemoryBudget) {
         match &self.indexes {
-            None => Of::Both,
-            Some(indexes) if indexes.used() > self.records.used() => Of::Indexes,
-            Some(_) => Of::Records,
+            None => (Of::Both, &self.records),
+            Some(indexes) if indexes.used() > self.records.used() => (Of::Indexes, indexes),
+            Some(_) => (Of::Records, &self.records),
         }
     }
 
     /// Bytes charged now, of the fuller memory.
     pub(crate) fn used(&self) -> usize {
-        self.indexes.iter().fold(self.records.used(), |used, indexes| used.max(indexes.used()))
+        self.counting().1.used()
     }
 
     /// Bytes charged now to the memory that indexes have for themselves.
@@ -76,7 +80,7 @@ impl MemtableBudget {
 
     /// Used over limit: 1.0 means exhausted.
     pub(crate) fn fullness(&self) -> f64 {
-        self.used() as f64 / self.limit().max(1) as f64
+        self.counting().1.fullness()
     }
 }
 

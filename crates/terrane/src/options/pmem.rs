@@ -81,8 +81,8 @@ impl PmemOptions {
     /// Whether memtables have their indexes there too, as long as there is room: where main memory is short. Default: no, they are in main
     /// memory, which is faster. For memtables that are radix trees ([`crate::IndexKind::Art`]), and for a device: in the page cache it is refused.
     ///
-    /// An index takes about as much as 40 bytes a record (what else finds records, some ten, stays in main memory); what it takes there, records do not have. It vanishes with the process wherever it is, and
-    /// is built again when the database is opened. It may be another choice at each opening; one without a medium ([`crate::Options::medium`]), as the
+    /// An index takes about as much as 40 bytes a record (what else finds records, some ten, stays in main memory); what it takes there, records
+    /// do not have. It vanishes with the process wherever it is, and is built again when the database is opened. It may be another choice at each opening; one without a medium ([`crate::Options::medium`]), as the
     /// program's, has them in main memory.
     ///
     /// Source: the "semi-persistent memtable" of X-Engine's engine for persistent memory, in its form with the index in volatile persistent memory.

@@ -31,9 +31,9 @@ enum Turn {
 /// Nodes of a memtable's index that are in the caches mostly, for all go through them.
 const NEAR_NODES: usize = 2;
 
-/// Takes steps of a search that goes ahead of an insert, which goes on where that has come to. The
-/// nodes in which that ends are mostly in no cache, and each was waited for, a quarter
-/// of the time of a put of 24 bytes; what the search has asked for comes near while the record is written.
+/// Takes steps of a search that goes ahead of an insert, which goes on where that has come to. The nodes in which it ends are mostly in no
+/// cache, and each was waited for, a quarter of the time of a put of 24 bytes; what the search has asked for comes near while the record is
+/// written.
 #[inline]
 fn steps(scout: &mut Option<Search<'_, '_>>, count: usize) {
     if let Some(scout) = scout {
