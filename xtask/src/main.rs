@@ -47,9 +47,6 @@ enum Task {
     Bench(bench::BenchArgs),
     /// Check the house rules that neither compiler nor clippy know
     Tidy,
-    /// The process that the soak kills
-    #[command(hide = true)]
-    SoakChild(soak::ChildArgs),
 }
 
 fn main() -> ExitCode {
@@ -61,7 +58,6 @@ fn main() -> ExitCode {
         Task::Mutants(a) => mutants::run(&a),
         Task::Bench(a) => bench::run(&a),
         Task::Tidy => tidy::run(),
-        Task::SoakChild(a) => soak::child(&a),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -33,8 +33,9 @@ pub(crate) fn run() -> Outcome {
     for entry in std::fs::read_dir(root().join("crates"))? {
         sources(&entry?.path().join("src"), &mut files)?;
     }
-    sources(&root().join("xtask/src"), &mut files)?;
-    sources(&root().join("bench/src"), &mut files)?;
+    for program in ["xtask", "soak", "bench"] {
+        sources(&root().join(program).join("src"), &mut files)?;
+    }
     files.sort();
     let texts: Vec<(PathBuf, String)> = files
         .into_iter()

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 
 use terrane::{Db, Durability, Isolation, ReadOptions, Subtable, TransactionOptions, WriteBatch};
 
-use super::ChildArgs;
-use super::plan::{self, By, Rng, TABLES, Target, WRITERS};
-use crate::{Failure, Outcome};
+use crate::plan::{self, By, Rng, TABLES, Target, WRITERS};
+use crate::{ChildArgs, Failure, Outcome};
 
 /// What the child tells its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Report {
+pub(crate) enum Report {
     /// The database is open, and this is the writer's last batch in it.
     Found { writer: usize, n: u64 },
     /// The writer's batch is committed.
@@ -25,9 +24,9 @@ pub(super) enum Report {
 }
 
 impl Report {
-    pub(super) const BYTES: usize = 16;
+    pub(crate) const BYTES: usize = 16;
 
-    pub(super) fn encode(self) -> [u8; Self::BYTES] {
+    pub(crate) fn encode(self) -> [u8; Self::BYTES] {
         let (kind, writer, n) = match self {
             Report::Found { writer, n } => (1u32, writer, n),
             Report::Acknowledged { writer, n } => (2, writer, n),
@@ -39,7 +38,7 @@ impl Report {
         out
     }
 
-    pub(super) fn decode(b: &[u8; Self::BYTES]) -> Option<Report> {
+    pub(crate) fn decode(b: &[u8; Self::BYTES]) -> Option<Report> {
         let word = |i: usize| b[i..i + 4].iter().rev().fold(0u32, |w, x| w << 8 | u32::from(*x));
         let writer = word(4) as usize;
         let n = u64::from(word(8)) | u64::from(word(12)) << 32;

@@ -11,8 +11,8 @@ use terrane::{
 
 use crate::Failure;
 
-pub(super) const WRITERS: usize = 4;
-pub(super) const TABLES: [&str; 2] = ["left", "right"];
+pub(crate) const WRITERS: usize = 4;
+pub(crate) const TABLES: [&str; 2] = ["left", "right"];
 /// Keys of one writer in one subtable.
 const KEYS: u64 = 700;
 /// Bytes in front of a value's filling: checksum, counter, place in the batch.
@@ -20,11 +20,11 @@ const VALUE_HEADER: usize = 16;
 
 /// A small generator of numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
     /// A generator for these words.
-    pub(super) fn new(words: &[u64]) -> Self {
+    pub(crate) fn new(words: &[u64]) -> Self {
         let mut rng = Rng(0x243f_6a88_85a3_08d3);
         for w in words {
             rng.0 ^= w.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -33,7 +33,7 @@ impl Rng {
         rng
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -41,19 +41,19 @@ impl Rng {
         x ^ (x >> 31)
     }
 
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
     /// True once in `n` times.
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
 
 /// One operation of a batch, on a subtable by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
+pub(crate) enum Op {
     Put { table: usize, key: u64, len: usize },
     Delete { table: usize, key: u64 },
     DeleteRange { table: usize, start: u64, end: u64 },
@@ -61,15 +61,15 @@ pub(super) enum Op {
 
 /// What a writer commits at once, besides its counter in both subtables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Batch {
-    pub(super) ops: Vec<Op>,
-    pub(super) sync: bool,
-    pub(super) by: By,
+pub(crate) struct Batch {
+    pub(crate) ops: Vec<Op>,
+    pub(crate) sync: bool,
+    pub(crate) by: By,
 }
 
 /// How a batch is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(crate) enum By {
     Write,
     /// With `submit`, and waited for.
     Submit,
@@ -80,7 +80,7 @@ pub(super) enum By {
 }
 
 /// Batch number `n` (from 1) of a writer.
-pub(super) fn batch(seed: u64, writer: usize, n: u64) -> Batch {
+pub(crate) fn batch(seed: u64, writer: usize, n: u64) -> Batch {
     let mut rng = Rng::new(&[seed, writer as u64, n]);
     let ops = (0..1 + rng.below(6)).map(|_| op(&mut rng)).collect();
     let sync = rng.one_in(12);
@@ -107,21 +107,21 @@ fn op(rng: &mut Rng) -> Op {
 }
 
 /// What the keys of a writer start with.
-pub(super) fn prefix(writer: usize) -> Vec<u8> {
+pub(crate) fn prefix(writer: usize) -> Vec<u8> {
     format!("w{writer}/").into_bytes()
 }
 
-pub(super) fn key(writer: usize, key: u64) -> Vec<u8> {
+pub(crate) fn key(writer: usize, key: u64) -> Vec<u8> {
     format!("w{writer}/{key:06}").into_bytes()
 }
 
 /// Holds the number of the writer's last batch; sorts behind its other keys.
-pub(super) fn counter_key(writer: usize) -> Vec<u8> {
+pub(crate) fn counter_key(writer: usize) -> Vec<u8> {
     format!("w{writer}/counter").into_bytes()
 }
 
 /// The value that operation `place` of batch `n` puts.
-pub(super) fn value(seed: u64, writer: usize, n: u64, place: usize, len: usize) -> Vec<u8> {
+pub(crate) fn value(seed: u64, writer: usize, n: u64, place: usize, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(&[seed, writer as u64, n, place as u64]);
     let mut v = Vec::with_capacity(len + 8);
     v.extend_from_slice(&[0; 4]);
@@ -142,7 +142,7 @@ pub(super) fn value(seed: u64, writer: usize, n: u64, place: usize, len: usize) 
 }
 
 /// What operations are written to.
-pub(super) enum Target {
+pub(crate) enum Target {
     Batch(WriteBatch),
     Transaction(Box<Transaction>),
 }
@@ -171,12 +171,12 @@ impl Target {
 }
 
 /// The xid of a writer's batch.
-pub(super) fn xid(writer: usize, n: u64) -> Vec<u8> {
+pub(crate) fn xid(writer: usize, n: u64) -> Vec<u8> {
     format!("w{writer}/{n}").into_bytes()
 }
 
 /// Ends what a kill left in doubt, one way or the other.
-pub(super) fn end_in_doubt(db: &Db, rng: &mut Rng) -> terrane::Result<()> {
+pub(crate) fn end_in_doubt(db: &Db, rng: &mut Rng) -> terrane::Result<()> {
     for xid in db.prepared() {
         match rng.one_in(2) {
             true => db.rollback_prepared(&xid)?,
@@ -187,7 +187,7 @@ pub(super) fn end_in_doubt(db: &Db, rng: &mut Rng) -> terrane::Result<()> {
 }
 
 /// Writes batch number `n` of a writer, counters included, but does not commit it.
-pub(super) fn fill(
+pub(crate) fn fill(
     seed: u64,
     writer: usize,
     n: u64,
@@ -213,7 +213,7 @@ pub(super) fn fill(
 }
 
 /// Whether a value is one that [`value`] made, and the batch it is of.
-pub(super) fn value_counter(v: &[u8]) -> Option<u64> {
+pub(crate) fn value_counter(v: &[u8]) -> Option<u64> {
     let crc = u32::from_le_bytes(v.get(..4)?.try_into().ok()?);
     let n = u64::from_le_bytes(v.get(4..12)?.try_into().ok()?);
     (crc32fast::hash(&v[4..]) == crc).then_some(n)
@@ -221,7 +221,7 @@ pub(super) fn value_counter(v: &[u8]) -> Option<u64> {
 
 /// Where the database's commits go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum SoakMedium {
+pub(crate) enum SoakMedium {
     /// A log
     #[default]
     Log,
@@ -234,13 +234,13 @@ pub(super) enum SoakMedium {
 }
 
 /// Opens the database, with options by seed. What was removed of it is made anew, and nothing else.
-pub(super) fn open(medium: SoakMedium, dir: &Path, rng: &mut Rng) -> Result<Db, Failure> {
+pub(crate) fn open(medium: SoakMedium, dir: &Path, rng: &mut Rng) -> Result<Db, Failure> {
     let lost = !dir.join("pmem").exists();
     Db::open(dir, options(medium, rng).renew_memory(lost)).map_err(|e| format!("open: {e}").into())
 }
 
 /// Options to open with, by seed: small sizes, so that memtables, segments and extents fill all the time.
-pub(super) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
+pub(crate) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
     let tuning = Tuning {
         compact: true,
         segment_bytes: (256 << 10) << rng.below(3),
@@ -285,7 +285,7 @@ fn subtable_options(rng: &mut Rng) -> SubtableOptions {
 }
 
 /// Both subtables, with options by seed; created if they are not there.
-pub(super) fn subtables(db: &Db, rng: &mut Rng) -> terrane::Result<Vec<Subtable>> {
+pub(crate) fn subtables(db: &Db, rng: &mut Rng) -> terrane::Result<Vec<Subtable>> {
     TABLES
         .iter()
         .map(|name| {

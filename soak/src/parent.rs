@@ -9,11 +9,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
 
-use super::SoakArgs;
-use super::child::Report;
-use super::plan::{self, Rng, SoakMedium, WRITERS};
-use super::verify::{Covered, Model, check};
-use crate::{Failure, Outcome};
+use crate::child::Report;
+use crate::plan::{self, Rng, SoakMedium, WRITERS};
+use crate::verify::{Covered, Model, check};
+use crate::{Failure, Outcome, SoakArgs};
 
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -250,7 +249,7 @@ fn kill_one(
 fn start(medium: SoakMedium, seed: u64, round: u64, dir: &Path) -> Result<Child, Failure> {
     let medium = medium.to_possible_value().ok_or("a medium without a name")?;
     Ok(Command::new(std::env::current_exe()?)
-        .arg("soak-child")
+        .arg("child")
         .arg("--db")
         .arg(dir)
         .args(["--seed", &seed.to_string(), "--round", &round.to_string(), "--medium", medium.get_name()])

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use terrane::{Db, ReadOptions, Subtable};
 
-use super::plan::{self, Op, TABLES, WRITERS};
 use crate::Failure;
+use crate::plan::{self, Op, TABLES, WRITERS};
 
 /// What one writer's first `n` batches leave: for each key the batch that put it, the place in that batch, the length.
 #[derive(Debug, Default)]
@@ -16,27 +16,27 @@ struct Keys {
 
 /// What the database must hold.
 #[derive(Debug)]
-pub(super) struct Model {
+pub(crate) struct Model {
     seed: u64,
     writers: [Keys; WRITERS],
 }
 
 /// What a comparison covered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Covered {
-    pub(super) batches: u64,
-    pub(super) operations: u64,
-    pub(super) records: u64,
+pub(crate) struct Covered {
+    pub(crate) batches: u64,
+    pub(crate) operations: u64,
+    pub(crate) records: u64,
 }
 
 impl Model {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Model { seed, writers: Default::default() }
     }
 
     /// Verifies the writer's keys in `tables`. `acknowledged` is the last batch that was reported; one more may have been
     /// on its way. Returns the writer's last batch in the database.
-    pub(super) fn verify(
+    pub(crate) fn verify(
         &mut self,
         writer: usize,
         acknowledged: u64,
@@ -140,7 +140,7 @@ impl Model {
 }
 
 /// Verifies every checksum and invariant.
-pub(super) fn check(db: &Db) -> Result<(), Failure> {
+pub(crate) fn check(db: &Db) -> Result<(), Failure> {
     let report = db.check(|_| true)?;
     if report.is_clean() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `soak`: kills a writing process again and again, and verifies what it left.
+//! Kills a writing process again and again, and verifies what it left: `cargo xtask soak`.
 //!
 //! A child process (this program, started again) opens a database in a real directory; four writers commit batches, as such, as
 //! transactions (small ones and such as do not fit their memory, with locks and optimistic) and in two phases, each
@@ -21,20 +21,45 @@
 //! | `parent` | starts, kills, keeps the record |
 //! | `verify` | compares a database with the record |
 
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "what a killed process leaves is looked at with real processes, files and clocks"
+)]
+
 mod child;
 mod parent;
 mod plan;
 mod verify;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Parser, Subcommand};
 
-pub(crate) use child::child;
-pub(crate) use parent::run;
+/// What it can fail with.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Outcome = Result<(), Failure>;
+
+/// Kills a writing process again and again, and verifies what it left.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask soak", bin_name = "cargo xtask soak", args_conflicts_with_subcommands = true)]
+struct Command {
+    #[command(flatten)]
+    soak: SoakArgs,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// The process that is killed
+    #[command(hide = true)]
+    Child(ChildArgs),
+}
 
 #[derive(Debug, Args)]
-pub(crate) struct SoakArgs {
+struct SoakArgs {
     /// Stop after so many minutes (default 2, or none if --kills is given)
     #[arg(long)]
     minutes: Option<f64>,
@@ -53,7 +78,7 @@ pub(crate) struct SoakArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ChildArgs {
+struct ChildArgs {
     /// Directory of the database
     #[arg(long)]
     db: PathBuf,
@@ -66,4 +91,19 @@ pub(crate) struct ChildArgs {
     /// Where commits go
     #[arg(long, value_enum)]
     medium: plan::SoakMedium,
+}
+
+fn main() -> ExitCode {
+    let Command { soak, part } = Command::parse();
+    let done = match part {
+        Some(Part::Child(args)) => child::child(&args),
+        None => parent::run(&soak),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("soak: {e}");
+            ExitCode::FAILURE
+        }
+    }
 }
