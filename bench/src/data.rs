@@ -74,6 +74,9 @@ impl Data {
 
 /// The table of a key, where records are dealt out to several.
 pub(crate) fn table_of(key: &[u8], tables: usize) -> usize {
+    if tables == 1 {
+        return 0;
+    }
     let number = key.first_chunk().map_or(0, |n| u64::from_be_bytes(*n));
     (number / 2) as usize % tables
 }
@@ -86,26 +89,32 @@ pub(crate) fn owner_of(table: u64, owners: u64) -> u64 {
 /// A one-to-one mapping of `0..n` to itself that looks random: fills visit every record once, in no order.
 pub(crate) struct Shuffle {
     n: u64,
-    half: u32,
-    seed: u64,
+    /// Of the numbers that it maps among themselves.
+    bits: u32,
+    /// Added to them at first: else zero would stay where it is.
+    start: u64,
+    /// By which they are multiplied, one after the other.
+    factors: [u64; 3],
 }
 
 impl Shuffle {
     pub(crate) fn new(n: u64, seed: u64) -> Self {
         let bits = 64 - n.saturating_sub(1).max(1).leading_zeros();
-        Shuffle { n, half: bits.div_ceil(2).max(1), seed }
+        let factors = std::array::from_fn(|round| mix(seed << 8 | round as u64) | 1);
+        Shuffle { n, bits, start: mix(seed), factors }
     }
 
-    /// Where `i` goes. A Feistel network over the next even power of two; what falls outside goes round again.
+    /// Where `i` goes: multiplied by odd numbers, and folded in between, within the next power of two, which maps one to one each. What falls
+    /// outside goes round again.
+    #[inline]
     pub(crate) fn at(&self, mut i: u64) -> u64 {
-        let mask = (1u64 << self.half) - 1;
+        let (mask, fold) = (u64::MAX >> (64 - self.bits), self.bits.div_ceil(2));
         loop {
-            let (mut left, mut right) = (i >> self.half, i & mask);
-            for round in 0..4u64 {
-                let f = mix(right ^ self.seed.wrapping_add(round << 56)) & mask;
-                (left, right) = (right, left ^ f);
+            i = i.wrapping_add(self.start) & mask;
+            for factor in self.factors {
+                i = i.wrapping_mul(factor) & mask;
+                i ^= i >> fold;
             }
-            i = left << self.half | right;
             if i < self.n {
                 return i;
             }

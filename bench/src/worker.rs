@@ -11,7 +11,7 @@ use crate::Failure;
 use crate::args::WorkerArgs;
 use crate::engine::{self, Engine, Entrant};
 use crate::machine::{self, Counters};
-use crate::measure::Measured;
+use crate::measure::{self, Measured};
 use crate::settings::{Peers, Settings};
 use crate::watch::{self, Peaks};
 use crate::workload::{self, Plan, Workload};
@@ -86,6 +86,8 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
     if job.one_core {
         machine::keep_to_one_core()?;
     }
+    // Before anything is timed.
+    measure::set_clock();
     let began = Instant::now();
     let engine = engine::open(&job)?;
     say(&Hello { opened_seconds: began.elapsed().as_secs_f64() })?;

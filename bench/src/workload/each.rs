@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::workload::reads::{find, own_record};
-use crate::workload::{Lane, Workload, is_over, txn, ycsb};
+use crate::workload::{Lane, Workload, txn, ycsb};
 
 /// Records of a seekrandom, its own included.
 const SEEK_RECORDS: u64 = 10;
@@ -209,11 +209,12 @@ fn read_many(lane: &mut Lane<'_>) -> Result<(), Failure> {
 }
 
 fn read_ahead(lane: &mut Lane<'_>) -> Result<(), Failure> {
-    let Lane { course, session, random, recorder, ops, until, .. } = lane;
+    let Lane { course, session, random, recorder, ops, limit, .. } = lane;
+    let until = limit.map(|limit| course.began + limit);
     let want = course.settings.value_bytes;
     let (mut asked, mut right) = (0, 0);
     let mut next = |key: &mut Vec<u8>| {
-        if asked == *ops || is_over(*until) {
+        if asked == *ops || until.is_some_and(|until| Instant::now() >= until) {
             return false;
         }
         asked += 1;

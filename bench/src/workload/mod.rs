@@ -218,13 +218,14 @@ struct Lane<'a> {
     /// First operation, and how many.
     first: u64,
     ops: u64,
-    until: Option<Instant>,
+    /// How long the run may take.
+    limit: Option<Duration>,
     key: Vec<u8>,
 }
 
 impl Lane<'_> {
     fn due(&self) -> bool {
-        is_over(self.until)
+        self.recorder.is_past(self.limit)
     }
 
     /// Does the lane's operations one by one, as long as there is time.
@@ -238,11 +239,6 @@ impl Lane<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether that time has come, if there is one.
-fn is_over(until: Option<Instant>) -> bool {
-    until.is_some_and(|u| Instant::now() >= u)
 }
 
 /// Makes the database all read workloads work on: every record once, in no order.
@@ -488,10 +484,10 @@ fn lane<'a>(
     if course.plan.workload.by_second() {
         recorder = recorder.second_by_second();
     }
-    let (random, until) = (Random::new(seed(course.plan, thread)), deadline(course.plan, course.began));
+    let (random, limit) = (Random::new(seed(course.plan, thread)), limit(course.plan));
     let session = engine.session()?;
     recorder.start();
-    Ok(Lane { course, session, random, recorder, first, ops, until, key: Vec::new() })
+    Ok(Lane { course, session, random, recorder, first, ops, limit, key: Vec::new() })
 }
 
 /// The first of a thread's operations, and how many it has.
@@ -505,7 +501,7 @@ fn seed(plan: &Plan, thread: u64) -> u64 {
     plan.round << 32 | thread << 8 | plan.workload as u64
 }
 
-/// When a run that began then is to end, if time ends it.
-fn deadline(plan: &Plan, began: Instant) -> Option<Instant> {
-    plan.seconds.map(|s| began + Duration::from_secs_f64(s))
+/// How long a run may take, if time ends it.
+fn limit(plan: &Plan) -> Option<Duration> {
+    plan.seconds.map(Duration::from_secs_f64)
 }

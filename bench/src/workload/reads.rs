@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::choice::Random;
@@ -14,7 +14,7 @@ use crate::data::Data;
 use crate::engine::{Cores, Engine, Get};
 use crate::measure::{Measured, Recorder};
 use crate::settings::Settings;
-use crate::workload::{Plan, Workload, deadline, is_over, look_up_one_in, seed, share};
+use crate::workload::{Plan, Workload, limit, look_up_one_in, seed, share};
 
 /// Lookups of a turn: so few that a core comes back after microseconds, as it should.
 const PER_TURN: u64 = 16;
@@ -58,7 +58,7 @@ struct Reads {
     /// Whether the time of the first one runs.
     started: bool,
     left: u64,
-    until: Option<Instant>,
+    limit: Option<Duration>,
     key: Vec<u8>,
 }
 
@@ -71,7 +71,7 @@ impl Reads {
         }
         let Settings { records, tables, value_bytes, .. } = self.settings;
         for _ in 0..PER_TURN {
-            if self.left == 0 || is_over(self.until) {
+            if self.left == 0 || self.recorder.is_past(self.limit) {
                 return Ok(false);
             }
             self.left -= 1;
@@ -119,7 +119,7 @@ pub(super) fn on_cores(cores: &dyn Cores, settings: &Settings, plan: &Plan) -> R
             recorder: Recorder::new(began)?,
             started: false,
             left: share(total, core, threads).1,
-            until: deadline(plan, began),
+            limit: limit(plan),
             key: Vec::new(),
         });
         let tell = tell.clone();
