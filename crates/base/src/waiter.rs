@@ -107,8 +107,12 @@ impl Wakes {
 }
 
 impl Drop for Wakes {
+    #[inline]
     fn drop(&mut self) {
-        self.wake();
+        // Mostly nobody waits.
+        if !self.0.is_empty() {
+            self.wake();
+        }
     }
 }
 
@@ -365,6 +369,11 @@ impl fmt::Debug for Completion {
 pub struct Settler(Option<Completion>);
 
 impl Settler {
+    /// One of no outcome: whatever it settles nobody hears of.
+    pub fn nobody() -> Self {
+        Settler(None)
+    }
+
     /// Settles the outcome and tells the waiter.
     pub fn settle(mut self, outcome: Result<u64>) {
         if let Some(c) = self.0.take() {

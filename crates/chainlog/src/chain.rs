@@ -190,11 +190,9 @@ impl Chain {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an item that is not behind the last one; what the memory fails with.
     pub fn advance(&self, to: Written) -> Result<()> {
-        let gidx = Gidx::decode(self.head.word.load(Ordering::Relaxed))?;
-        if gidx.current >= Some(to.position) {
-            return Err(Error::invalid("the items of a chain are committed in another order than they lie"));
-        }
-        let word = gidx.advanced(to.position).encode();
+        let word = Gidx::advance(self.head.word.load(Ordering::Relaxed), to.position).ok_or_else(|| {
+            Error::invalid("the items of a chain are committed in another order than they lie")
+        })?;
         self.head.word.store(word, Ordering::Relaxed);
         self.head.end.store(to.end_lsn, Ordering::Relaxed);
         let pmem = self.pmem();

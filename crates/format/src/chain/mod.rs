@@ -134,10 +134,11 @@ impl Gidx {
         Ok(Gidx { previous, current })
     }
 
-    /// With one more item committed.
-    #[must_use]
-    pub fn advanced(self, to: Position) -> Gidx {
-        Gidx { previous: self.current, current: Some(to) }
+    /// The word that follows `word`, which is right, with one more item committed; `None` if `to` does not lie behind the last one.
+    #[inline]
+    pub fn advance(word: u64, to: Position) -> Option<u64> {
+        let current = word as u32;
+        (current < to.0).then_some(u64::from(current) << 32 | u64::from(to.0))
     }
 
     /// With the last item taken back, which can be done once.

@@ -13,7 +13,7 @@ fn position() -> impl Strategy<Value = Position> {
 #[test]
 fn what_lies_in_memory_is_pinned() {
     let at = Position::new(5, 4096).unwrap();
-    let gidx = Gidx::default().advanced(Position::new(5, 64).unwrap()).advanced(at);
+    let gidx = Gidx { previous: Position::new(5, 64), current: Some(at) };
     assert_eq!(gidx.encode(), 0x0050_0008_0050_0200);
     let memtable = ChainMemtable { subtable: 3, generation: 9, from_lsn: 0x1_0000_0001 }.encode();
     let zone = ZoneHeader { memtable: 7, slot: 5, before: 8192 }.encode();
@@ -95,8 +95,13 @@ proptest! {
     #[test]
     fn words_come_back_and_go_one_step_back(first in position(), second in position()) {
         prop_assume!(first < second);
-        let one = Gidx::default().advanced(first);
-        let two = one.advanced(second);
+        let one = Gidx { previous: None, current: Some(first) };
+        let two = Gidx { previous: Some(first), current: Some(second) };
+        prop_assert_eq!(Gidx::advance(Gidx::default().encode(), first), Some(one.encode()));
+        prop_assert_eq!(Gidx::advance(one.encode(), second), Some(two.encode()));
+        for (word, behind) in [(one, first), (two, first), (two, second)] {
+            prop_assert_eq!(Gidx::advance(word.encode(), behind), None);
+        }
         for gidx in [Gidx::default(), one, two] {
             prop_assert_eq!(Gidx::decode(gidx.encode()).unwrap(), gidx);
         }

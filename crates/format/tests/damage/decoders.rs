@@ -543,7 +543,7 @@ pub fn samples(name: &str) -> Vec<Vec<u8>> {
         "options" => vec![SubtableOptionsRecord::default().encode()],
         "chain" => {
             let at = Position::new(2, 640).unwrap();
-            let gidx = Gidx::default().advanced(Position::new(1, 64).unwrap()).advanced(at);
+            let gidx = Gidx { previous: Position::new(1, 64), current: Some(at) };
             let item = ItemHeader { lsn: 70, len: 48, items: 2, units: 3 }.encode(3, at);
             let record = encoded(&|out| {
                 for (key, value) in [(&b"key"[..], &b"value"[..]), (&[7; 300], b"")] {

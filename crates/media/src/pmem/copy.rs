@@ -59,9 +59,10 @@ pub(crate) fn ask_ahead(at: *const u8, len: usize) {
     }
     let from = at.wrapping_add(AHEAD);
     // Of each line that begins within.
-    let first = from.addr().next_multiple_of(LINE) - from.addr();
-    for line in (first..len).step_by(LINE) {
+    let mut line = from.addr().wrapping_neg() % LINE;
+    while line < len {
         prefetch(from.wrapping_add(line));
+        line += LINE;
     }
 }
 

@@ -37,10 +37,11 @@ use parking_lot::Mutex;
 use terrane_base::metrics::stripe;
 use terrane_base::{Error, ErrorKind, Lsn, MemoryBudget, Result, SubtableId};
 use terrane_chainlog::{Admission, Chain, Space, VolatileZones};
-use terrane_format::chain::ChainMemtable;
+use terrane_format::chain::{ChainMemtable, MAX_SLOTS};
 use terrane_media::Media;
 
 use crate::chains::shelf::Shelf;
+use crate::recovery::RING_SLOTS;
 
 /// Of how many parts of all zones' bytes one is left out of the memtables' budget: commits on their way may need zones beyond it.
 const SPARE: usize = 8;
@@ -79,6 +80,8 @@ pub(crate) struct Chains {
     shelf: Option<Arc<Shelf>>,
     /// Where indexes of memtables lie, if they lie there.
     index_zones: Option<Arc<VolatileZones>>,
+    /// There are so many zones that those of one chain can run out.
+    slots_run_out: bool,
 }
 
 /// Somebody waits for zones.
@@ -107,6 +110,8 @@ impl Chains {
         // At most about a third of what the memtables' budget leaves out.
         let of = if shelf.is_some() { KEPT_OF_BESIDE_BLOCKS } else { KEPT_OF };
         let kept = (space.zone_count() as usize / of).clamp(1, KEPT);
+        // With what commits on their way may open.
+        let slots_run_out = space.zone_count() + RING_SLOTS as u64 > u64::from(MAX_SLOTS);
         Chains {
             media,
             space,
@@ -122,6 +127,7 @@ impl Chains {
             scarce: AtomicUsize::new(0),
             shelf,
             index_zones: None,
+            slots_run_out,
         }
     }
 
@@ -170,6 +176,16 @@ impl Chains {
     pub(crate) fn budget(space: &Space) -> usize {
         let bytes = space.zone_count() as usize * space.zone_bytes();
         bytes - bytes / SPARE
+    }
+
+    /// Whether commits on their way may need more zones of this chain than it can open: nobody may begin one then.
+    pub(crate) fn is_long(&self, chain: &Chain) -> bool {
+        chain.slots_left() <= RING_SLOTS as u32
+    }
+
+    /// Whether a chain can be [that long](Chains::is_long). Not in a memory that has too few zones.
+    pub(crate) fn have_long_chains(&self) -> bool {
+        self.slots_run_out
     }
 
     /// The most bytes that the records of a commit take in one memtable.

@@ -23,7 +23,7 @@ use terrane_format::batch::{EntryHeader, EntryKind, Op, Ops, body_crc, entry_len
 use terrane_format::checksum;
 use terrane_format::value_ref::ValueRef;
 
-use crate::batch::{Lengths, WriteBatch};
+use crate::batch::WriteBatch;
 use crate::compact::pick::SCATTERED;
 use crate::db::anchor::TableRef;
 use crate::db::engine::{Engine, closing, log_poisoned};
@@ -135,10 +135,9 @@ impl Engine {
         if kind != EntryKind::Commit {
             batch.tables().iter().try_for_each(|t| t.check_alive())?;
         }
-        let large = batch.take_large();
         let most = self.options.max_batch_bytes();
         // A reference takes at most this much beside its key.
-        let refs: usize = large.iter().map(|l| l.key.len() + 64 + l.value.len() / (64 << 10)).sum();
+        let refs: usize = batch.large().iter().map(|l| l.key.len() + 64 + l.value.len() / (64 << 10)).sum();
         let bytes = entry_len(head.len() + batch.bytes() + refs);
         if bytes > most {
             return Err(Error::limit("batch size in bytes", bytes, most)
@@ -149,60 +148,61 @@ impl Engine {
             return Ok(None);
         }
         if matches!(locks, Locks::None) && self.transactions.guarded() {
-            locks = Locks::Held(Some(self.lock_batch(batch.tables(), batch.body(), &large)?));
+            locks = Locks::Held(Some(self.lock_batch(batch.tables(), batch.body(), batch.large())?));
         }
         self.make_room(batch.tables())?;
         self.pacer.admit(bytes, self.memory.fullness(), &*self.media);
         let admission = self.journal.log().map(|log| self.admit_to_log(log, bytes)).transpose()?;
-        let mut values = Vec::with_capacity(large.len());
-        if !large.is_empty() {
-            for put in &large {
-                match self.space.write_value(self.ids.value(), &put.value) {
-                    Ok(v) => values.push(v),
-                    Err(e) => {
-                        self.free_values(&values)?;
-                        return Err(e);
-                    }
-                }
-            }
-            if self.journal.is_durable_at_once() {
-                // Nothing is durable later than what refers to it.
-                self.space.sync_values(&values).inspect_err(|_| drop(self.free_values(&values)))?;
-            }
-            self.values_dirty.store(true, Ordering::Release);
-            let refs: Vec<Vec<u8>> = values.iter().map(encode_ref).collect();
-            batch.insert_refs(&large, &refs);
+        let mut request = Request::nothing();
+        let r = &mut *request;
+        if !batch.large().is_empty() {
+            r.values = self.write_values(&mut batch)?;
         }
-        let (mut lengths, mut zones) = (Lengths::new(), None);
         if let Some(chains) = self.journal.chains() {
-            let admitted =
-                batch.lengths().and_then(|l| Ok((self.admit_to_memory(chains, &l, batch.tables())?, l)));
-            let (admission, each) = admitted.inspect_err(|_| drop(self.free_values(&values)))?;
-            (lengths, zones) = (each, Some(admission));
+            let admitted = batch.lengths().and_then(|lengths| {
+                r.zones = Some(self.admit_to_memory(chains, &lengths, batch.tables())?);
+                r.lengths = lengths;
+                Ok(())
+            });
+            if let Err(e) = admitted {
+                drop(self.free_values(&r.values));
+                return Err(e);
+            }
         }
-        let (body, count, tables) = batch.into_parts();
+        (r.body, r.count, r.tables) = batch.into_parts();
         // Chains have a checksum for each record.
-        let body_crc = match self.journal.log() {
-            Some(_) if head.is_empty() => checksum::crc(&body),
-            Some(_) => body_crc(&[&head, &body]),
+        r.body_crc = match self.journal.log() {
+            Some(_) if head.is_empty() => checksum::crc(&r.body),
+            Some(_) => body_crc(&[&head, &r.body]),
             None => 0,
         };
-        Ok(Some(Box::new(Request {
-            kind,
-            head,
-            body,
-            count,
-            body_crc,
-            sync,
-            tables,
-            values,
-            settler: completion.settler(),
-            locks,
-            attachment: None,
-            _admission: admission,
-            lengths,
-            zones,
-        })))
+        (r.kind, r.head, r.sync, r.locks, r.admission) = (kind, head, sync, locks, admission);
+        r.settler = completion.settler();
+        Ok(Some(request))
+    }
+
+    /// Writes a batch's large values, and puts references where they stood.
+    #[cold]
+    fn write_values(&self, batch: &mut WriteBatch) -> Result<Vec<ValueRef>> {
+        let large = batch.take_large();
+        let mut values = Vec::with_capacity(large.len());
+        for put in &large {
+            match self.space.write_value(self.ids.value(), &put.value) {
+                Ok(v) => values.push(v),
+                Err(e) => {
+                    self.free_values(&values)?;
+                    return Err(e);
+                }
+            }
+        }
+        if self.journal.is_durable_at_once() {
+            // Nothing is durable later than what refers to it.
+            self.space.sync_values(&values).inspect_err(|_| drop(self.free_values(&values)))?;
+        }
+        self.values_dirty.store(true, Ordering::Release);
+        let refs: Vec<Vec<u8>> = values.iter().map(encode_ref).collect();
+        batch.insert_refs(&large, &refs);
+        Ok(values)
     }
 
     /// A commit of nothing: still a barrier, if asked to be durable.
@@ -243,7 +243,9 @@ impl Engine {
         }
         let group = lead.close();
         let mut requests: Requests = smallvec![group.own];
-        requests.extend(group.followers);
+        if !group.followers.is_empty() {
+            requests.extend(group.followers);
+        }
         self.place(requests);
     }
 
@@ -446,11 +448,11 @@ impl Orderer<Placed> for Engine {
                 for mut entry in entries {
                     // Before anybody hears of it: who waits for zones waits for commits on their way to let go of theirs.
                     entry.written.clear();
-                    for m in entry.members.drain(..) {
+                    entry.tell(|m, refused| {
                         // Published: who hears of it may want the locks at once.
                         drop(m.locks);
-                        m.settler.settle_later(entry.refused.clone().map_or(Ok(m.seq), Err), wakes);
-                    }
+                        m.settler.settle_later(refused.map_or(Ok(m.seq), Err), wakes);
+                    });
                     GroupEntry::keep(entry);
                 }
                 if has_blocked {
@@ -467,7 +469,7 @@ impl Orderer<Placed> for Engine {
                 self.progress.notify_all();
                 for mut entry in entries {
                     entry.written.clear();
-                    entry.members.drain(..).for_each(|m| m.settler.settle_later(Err(e.clone()), wakes));
+                    entry.tell(|m, _| m.settler.settle_later(Err(e.clone()), wakes));
                 }
             }
         }

@@ -33,7 +33,7 @@ pub(crate) struct Request {
     /// What becomes part of the database in its turn.
     pub(super) attachment: Option<Box<Attachment>>,
     /// Held until the body is in the log.
-    pub(super) _admission: Option<Admission>,
+    pub(super) admission: Option<Admission>,
     /// In persistent memory: bytes of its records in each of its subtables, ...
     pub(crate) lengths: Lengths,
     /// ... and a zone for each of them.
@@ -81,24 +81,64 @@ impl Form {
 }
 
 impl Request {
+    /// Nothing, for nobody: to be filled. In the memory of one that this thread has placed, if there is.
+    pub(super) fn nothing() -> Box<Self> {
+        // A thread that ends keeps none.
+        let kept = KEPT_REQUEST.try_with(Cell::take).ok().flatten();
+        kept.unwrap_or_else(|| {
+            Box::new(Request {
+                kind: EntryKind::NoOp,
+                head: Vec::new(),
+                body: Vec::new(),
+                count: 0,
+                body_crc: 0,
+                sync: false,
+                tables: Tables::new(),
+                values: Vec::new(),
+                settler: Settler::nobody(),
+                locks: Locks::Held(None),
+                attachment: None,
+                admission: None,
+                lengths: Lengths::new(),
+                zones: None,
+            })
+        })
+    }
+
+    /// Makes it nothing, for nobody, and keeps its memory for the next one of this thread.
+    fn keep(mut self: Box<Self>) {
+        let Request {
+            kind,
+            head,
+            body,
+            count,
+            body_crc,
+            sync,
+            tables,
+            values,
+            settler,
+            locks,
+            attachment,
+            admission,
+            lengths,
+            zones,
+        } = &mut *self;
+        (*kind, *count, *body_crc, *sync) = (EntryKind::NoOp, 0, 0, false);
+        (*head, *body, *values) = (Vec::new(), Vec::new(), Vec::new());
+        (*settler, *locks, *attachment) = (Settler::nobody(), Locks::Held(None), None);
+        (*admission, *zones) = (None, None);
+        tables.clear();
+        lengths.clear();
+        if !tables.spilled() && !lengths.spilled() {
+            let _ = KEPT_REQUEST.try_with(|kept| kept.set(Some(self)));
+        }
+    }
+
     /// Fills a place with nothing.
     pub(crate) fn no_op(settler: Settler) -> Box<Self> {
-        Box::new(Request {
-            kind: EntryKind::NoOp,
-            head: Vec::new(),
-            body: Vec::new(),
-            count: 0,
-            body_crc: 0,
-            sync: false,
-            tables: Tables::new(),
-            values: Vec::new(),
-            settler,
-            locks: Locks::Held(None),
-            attachment: None,
-            _admission: None,
-            lengths: Lengths::new(),
-            zones: None,
-        })
+        let mut request = Request::nothing();
+        request.settler = settler;
+        request
     }
 
     /// Attaches runs; in the log it is nothing. Alone in its place.
@@ -157,6 +197,8 @@ pub(crate) struct GroupEntry {
 thread_local! {
     /// An entry that was settled, for its memory.
     static KEPT: Cell<Option<Placed>> = const { Cell::new(None) };
+    /// A request that has its place, empty, for its memory.
+    static KEPT_REQUEST: Cell<Option<Box<Request>>> = const { Cell::new(None) };
 }
 
 impl GroupEntry {
@@ -179,14 +221,30 @@ impl GroupEntry {
     }
 
     /// Has a request along, whose sequence that is.
-    pub(crate) fn take(&mut self, r: Box<Request>, seq: Seq) {
+    pub(crate) fn take(&mut self, mut r: Box<Request>, seq: Seq) {
         self.sync |= r.sync;
         if r.attachment.is_some() {
-            self.attachment = r.attachment;
+            self.attachment = r.attachment.take();
         }
-        let locks = if let Locks::Held(locks) = r.locks { locks } else { None };
-        keep(r.body);
-        self.members.push(Member { settler: r.settler, seq, locks });
+        let locks = match &mut r.locks {
+            Locks::Held(locks) => locks.take(),
+            Locks::None => None,
+        };
+        self.members.push(Member {
+            settler: std::mem::replace(&mut r.settler, Settler::nobody()),
+            seq,
+            locks,
+        });
+        keep(std::mem::take(&mut r.body));
+        r.keep();
+    }
+
+    /// Hands out its members, in their order, each with why its attachment came to nothing.
+    pub(super) fn tell(&mut self, mut each: impl FnMut(Member, Option<Error>)) {
+        self.members.reverse();
+        while let Some(member) = self.members.pop() {
+            each(member, self.refused.clone());
+        }
     }
 }
 

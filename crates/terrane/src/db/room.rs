@@ -15,10 +15,10 @@ use terrane_base::{Error, ErrorKind, Result};
 
 use crate::batch::Lengths;
 use crate::chains::Chains;
+use crate::chains::records::ChainRecords;
 use crate::db::anchor::TableRef;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
-use crate::recovery::RING_SLOTS;
 
 /// How often a writer waits for commits on their way, while nothing is written out, before it says that there is no zone for it.
 const PATIENCE: u32 = 8;
@@ -63,15 +63,12 @@ impl Engine {
             return Err(Error::limit("bytes of a batch in persistent memory", all, most)
                 .with_hint("split the batch, or use a transaction, which may be larger"));
         }
-        for table in tables {
-            // Every commit that can be on its way may open a zone.
-            if table
-                .state()
-                .active()
-                .chain()
-                .is_some_and(|c| c.index().chain().slots_left() <= RING_SLOTS as u32)
-            {
-                self.freeze_now(table)?;
+        if chains.have_long_chains() {
+            for table in tables {
+                let is_long = |records: &ChainRecords| chains.is_long(records.index().chain());
+                if table.state().active().chain().is_some_and(is_long) {
+                    self.freeze_now(table)?;
+                }
             }
         }
         match chains.try_admit(tables.len()) {

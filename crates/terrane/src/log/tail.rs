@@ -85,6 +85,18 @@ impl Tail {
 
     /// Stores `parts`, one behind the other and padded with zeros to a multiple of 8, from `lsn` on.
     pub(super) fn store(&self, lsn: Lsn, parts: &[&[u8]]) -> Result<()> {
+        // A header and one body mostly, and then nothing has to be put together: only a last part may end within a word.
+        let (mut at, mut parts) = (lsn, parts);
+        while let [part, rest @ ..] = parts
+            && (part.len().is_multiple_of(8) || rest.is_empty())
+        {
+            self.put(at, part)?;
+            (at, parts) = (at + part.len() as u64, rest);
+        }
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let lsn = at;
         // Clearing what they are gathered in takes longer than copying a small entry.
         match parts.iter().map(|p| p.len()).sum::<usize>() {
             ..=SMALL => self.gather::<SMALL>(lsn, parts),
