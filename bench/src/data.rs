@@ -128,12 +128,15 @@ mod tests {
 
     #[test]
     fn a_shuffle_visits_everything_once() {
-        for n in [1, 2, 3, 100, 1000, 4097] {
+        for n in [1, 2, 3, 64, 100, 1000, 1024, 4096, 4097] {
             let s = Shuffle::new(n, 7);
             let mut seen: Vec<u64> = (0..n).map(|i| s.at(i)).collect();
+            let ascents = seen.windows(2).filter(|w| w[0] < w[1]).count() as u64;
+            assert!(n < 1000 || (n * 45..n * 55).contains(&(ascents * 100)), "{ascents} of {n} in order");
             seen.sort_unstable();
             assert!(seen.iter().copied().eq(0..n), "of {n}");
         }
+        assert!(Shuffle::new(u64::MAX, 7).at(0) < u64::MAX);
     }
 
     #[test]

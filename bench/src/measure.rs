@@ -19,6 +19,20 @@ pub(crate) fn set_clock() {
     let _ = Clock::new();
 }
 
+/// Whether recorders counted as much time as went by.
+///
+/// # Errors
+/// That they did not: the counter was set by the clock while something was in its way, or does not go evenly.
+pub(crate) fn agree(counted: Duration, went_by: Duration) -> Result<(), Failure> {
+    // Whoever is the last to end is seen to have ended a little later.
+    let most = Duration::from_millis(300) + went_by / 50;
+    if counted.abs_diff(went_by) <= most {
+        return Ok(());
+    }
+    Err(format!("the processor's counter says {counted:.3?} where {went_by:.3?} went by: run it again")
+        .into())
+}
+
 /// One thread's record. No sharing: threads' records are added at the end. Reads the processor's counter where that is a clock, since the
 /// system's takes longer than much of what an operation does (46 ns of 2.7 us).
 pub(crate) struct Recorder {
@@ -69,9 +83,9 @@ impl Recorder {
         self.last = self.look();
     }
 
-    /// Reads the clock.
+    /// Reads the clock. It never goes back, though the counters of two processors may differ.
     fn look(&mut self) -> u64 {
-        self.seen = self.lead + self.clock.delta_as_nanos(self.made, self.clock.raw());
+        self.seen = self.seen.max(self.lead + self.clock.delta_as_nanos(self.made, self.clock.raw()));
         self.seen
     }
 
@@ -218,6 +232,25 @@ pub(crate) struct Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_is_over_by_the_last_operation_or_attempt() {
+        let is_past = |act: fn(&mut Recorder)| {
+            let mut r = Recorder::new(Instant::now()).unwrap();
+            assert!(!r.is_past(Some(Duration::from_nanos(1))), "the clock was not read yet");
+            act(&mut r);
+            assert!(!r.is_past(None) && !r.is_past(Some(Duration::from_secs(3600))));
+            r.is_past(Some(Duration::from_nanos(1)))
+        };
+        assert!(is_past(|r| r.start()) && is_past(|r| r.done(1)) && is_past(|r| r.retry()));
+    }
+
+    #[test]
+    fn a_counter_that_goes_wrong_is_told_of() {
+        let ms = Duration::from_millis;
+        assert!(agree(ms(10_000), ms(10_400)).is_ok() && agree(ms(5), ms(0)).is_ok());
+        assert!(agree(ms(10_000), ms(11_000)).is_err() && agree(ms(11_000), ms(10_000)).is_err());
+    }
 
     #[test]
     fn seconds_without_operations_count() {

@@ -308,8 +308,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a batch lets go of its locks before it is published",
         file: "crates/terrane/src/db/request.rs",
-        old: "if let Locks::Held(locks) = r.locks { locks } else { None };",
-        new: "{ drop(r.locks); None };",
+        old: "Locks::Held(locks) => locks.take(),",
+        new: "Locks::Held(locks) => {\n                drop(locks.take());\n                None\n            }",
         tests: &["published"],
     },
 ];

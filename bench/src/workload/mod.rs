@@ -15,7 +15,7 @@ use crate::Failure;
 use crate::choice::{Random, Zipf};
 use crate::data::{Data, Shuffle};
 use crate::engine::{Engine, Session};
-use crate::measure::{Measured, Recorder};
+use crate::measure::{self, Measured, Recorder};
 use crate::settings::Settings;
 #[cfg(test)]
 pub(crate) use reads::own_record;
@@ -412,12 +412,15 @@ pub(crate) fn run(
             })
             .collect();
         let done: Vec<_> = threads.into_iter().map(joined).collect();
+        let went_by = began.elapsed();
         course.over.store(true, std::sync::atomic::Ordering::Relaxed);
         if let Some(c) = company {
             joined(c)?;
         }
         let looks = looks.map_or(Ok(Vec::new()), joined)?;
-        Ok::<_, Failure>((done.into_iter().collect::<Result<Vec<_>, Failure>>()?, looks))
+        let done = done.into_iter().collect::<Result<Vec<_>, Failure>>()?;
+        measure::agree(done.iter().map(Recorder::elapsed).max().unwrap_or_default(), went_by)?;
+        Ok::<_, Failure>((done, looks))
     })?;
     let mut all = Recorder::new(began)?;
     for (t, r) in recorders.iter().enumerate() {

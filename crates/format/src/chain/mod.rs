@@ -134,7 +134,8 @@ impl Gidx {
         Ok(Gidx { previous, current })
     }
 
-    /// The word that follows `word`, which is right, with one more item committed; `None` if `to` does not lie behind the last one.
+    /// The word that follows `word` with one more item committed; `None` if `to` does not lie behind the last one. `word` must be one that
+    /// [`Gidx::encode`] gives, which is not looked at.
     #[inline]
     pub fn advance(word: u64, to: Position) -> Option<u64> {
         let current = word as u32;

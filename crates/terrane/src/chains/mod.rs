@@ -84,6 +84,12 @@ pub(crate) struct Chains {
     slots_run_out: bool,
 }
 
+/// Whether a chain of a memory with so many zones can be so long that commits on their way run out of slots. It has each zone once, so never
+/// more than there are.
+fn slots_run_out(zones: u64) -> bool {
+    zones + RING_SLOTS as u64 > u64::from(MAX_SLOTS)
+}
+
 /// Somebody waits for zones.
 #[must_use]
 pub(crate) struct Scarce<'c>(&'c Chains);
@@ -110,8 +116,7 @@ impl Chains {
         // At most about a third of what the memtables' budget leaves out.
         let of = if shelf.is_some() { KEPT_OF_BESIDE_BLOCKS } else { KEPT_OF };
         let kept = (space.zone_count() as usize / of).clamp(1, KEPT);
-        // With what commits on their way may open.
-        let slots_run_out = space.zone_count() + RING_SLOTS as u64 > u64::from(MAX_SLOTS);
+        let slots_run_out = slots_run_out(space.zone_count());
         Chains {
             media,
             space,
@@ -179,11 +184,11 @@ impl Chains {
     }
 
     /// Whether commits on their way may need more zones of this chain than it can open: nobody may begin one then.
-    pub(crate) fn is_long(&self, chain: &Chain) -> bool {
+    pub(crate) fn is_long(chain: &Chain) -> bool {
         chain.slots_left() <= RING_SLOTS as u32
     }
 
-    /// Whether a chain can be [that long](Chains::is_long). Not in a memory that has too few zones.
+    /// Whether a chain can be [that long](Chains::is_long).
     pub(crate) fn have_long_chains(&self) -> bool {
         self.slots_run_out
     }
@@ -356,4 +361,15 @@ impl Chains {
 
 fn memory_closed() -> Error {
     Error::new(ErrorKind::Closed, "the persistent memory is closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_run_out_where_commits_on_their_way_may_open_more_than_a_chain_has() {
+        let most = u64::from(MAX_SLOTS) - RING_SLOTS as u64;
+        assert!(!slots_run_out(most) && slots_run_out(most + 1));
+    }
 }

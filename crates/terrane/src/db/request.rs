@@ -255,3 +255,50 @@ pub(super) struct Member {
     /// Let go of once it is published.
     pub(super) locks: Option<Owner>,
 }
+
+#[cfg(test)]
+mod tests {
+    use terrane_base::Completion;
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_request_is_left_in_the_next_one_of_its_thread() {
+        let completion = Completion::new();
+        let mut request = Request::nothing();
+        let at: *const Request = &*request;
+        (request.kind, request.count, request.body_crc, request.sync) = (EntryKind::Batch, 3, 4, true);
+        (request.head, request.body) = (vec![5], vec![6; 100]);
+        (request.locks, request.settler) = (Locks::None, completion.settler());
+        request.values.push(ValueRef { id: 1, len: 2, pieces: Vec::new() });
+        request.lengths.push(7);
+        let mut entry = GroupEntry::empty();
+        entry.take(request, 8);
+        assert!(!completion.is_settled(), "its member has its settler");
+        let next = Request::nothing();
+        assert!(std::ptr::eq(&*next, at), "it is where the other one was");
+        assert_eq!((next.kind, next.count, next.body_crc, next.sync), (EntryKind::NoOp, 0, 0, false));
+        assert!(next.head.is_empty() && next.body.is_empty() && next.values.is_empty());
+        assert!(next.tables.is_empty() && next.lengths.is_empty() && next.attachment.is_none());
+        assert!(next.zones.is_none() && next.admission.is_none() && matches!(next.locks, Locks::Held(None)));
+        let mut told = Vec::new();
+        entry.take(next, 9);
+        entry.tell(|member, refused| {
+            assert!(refused.is_none());
+            told.push(member.seq);
+            member.settler.settle(Ok(member.seq));
+        });
+        assert_eq!(told, [8, 9], "in the order in which they came");
+        assert_eq!(completion.outcome().unwrap().unwrap(), 8);
+        entry.refused = Some(Error::invalid("an attachment that came to nothing"));
+        entry.take(Request::nothing(), 10);
+        let mut refusals = 0;
+        entry.tell(|_, refused| refusals += u32::from(refused.is_some()));
+        assert_eq!(refusals, 1);
+        // Memory that it has beside is not kept.
+        let mut large = Request::nothing();
+        large.lengths.extend([1, 2, 3, 4]);
+        entry.take(large, 11);
+        assert!(!Request::nothing().lengths.spilled());
+    }
+}

@@ -65,7 +65,7 @@ impl Engine {
         }
         if chains.have_long_chains() {
             for table in tables {
-                let is_long = |records: &ChainRecords| chains.is_long(records.index().chain());
+                let is_long = |records: &ChainRecords| Chains::is_long(records.index().chain());
                 if table.state().active().chain().is_some_and(is_long) {
                     self.freeze_now(table)?;
                 }

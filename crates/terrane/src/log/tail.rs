@@ -37,9 +37,10 @@ const SLOTS: [usize; 2] = [0, LOG_SECTOR];
 const WATERMARK_AT: usize = 2 * LOG_SECTOR;
 const RING_AT: usize = 3 * LOG_SECTOR;
 
-/// Bytes in which entries are gathered on their way into the ring, ...
+/// Bytes in which the rest of an entry is gathered on its way into the ring behind whatever ends within a word, as the head of a prepared
+/// transaction may, ...
 const LARGE: usize = 1024;
-/// ... and those of small ones.
+/// ... and those of a small one.
 const SMALL: usize = 192;
 
 fn path(dir: &Path) -> PathBuf {
