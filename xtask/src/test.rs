@@ -93,7 +93,8 @@ pub(crate) fn other_media() -> Result<Counts, Failure> {
     ];
     let mut counts = Counts::default();
     for (medium, chosen) in all {
-        let mut c = cargo(["test", "-p", "terrane"]);
+        // With the programs, which have none of these: their features are the workspace's, so that what its tests were built of serves again.
+        let mut c = cargo(["test", "-p", "terrane", "-p", "terrane-cli", "-p", "terrane-bench"]);
         c.env("TERRANE_TEST_MEDIUM", medium);
         for test in &chosen {
             c.args(["--test", test]);
