@@ -23,8 +23,8 @@ pub(crate) fn set_clock() {
 ///
 /// # Errors
 /// That they did not: the counter was set by the clock while something was in its way, or does not go evenly.
-pub(crate) fn agree(counted: Duration, went_by: Duration) -> Result<(), Failure> {
-    // Whoever is the last to end is seen to have ended a little later.
+fn agree(counted: Duration, went_by: Duration) -> Result<(), Failure> {
+    // Who reads both may be kept from it in between.
     let most = Duration::from_millis(300) + went_by / 50;
     if counted.abs_diff(went_by) <= most {
         return Ok(());
@@ -118,6 +118,14 @@ impl Recorder {
     /// From the beginning of the run to the end of the last operation.
     pub(crate) fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.last)
+    }
+
+    /// Whether it counts as much time as went by since the run began: to be asked after the last operation or attempt.
+    ///
+    /// # Errors
+    /// As of [`agree`].
+    pub(crate) fn check(&self, began: Instant) -> Result<(), Failure> {
+        agree(Duration::from_nanos(self.seen), began.elapsed())
     }
 
     /// Whether a run of this length, if it has one, was over when the clock was read last: by the last operation or attempt.

@@ -139,7 +139,10 @@ pub(super) fn on_cores(cores: &dyn Cores, settings: &Settings, plan: &Plan) -> R
     let mut all = Recorder::new(began)?;
     for _ in 0..threads {
         let done = told.recv().map_err(|_| "a core has panicked")??;
-        done.map_or(Ok(()), |reads| all.add(&reads.recorder))?;
+        if let Some(Reads { recorder, .. }) = done {
+            recorder.check(began)?;
+            all.add(&recorder)?;
+        }
     }
     Ok(all.result())
 }

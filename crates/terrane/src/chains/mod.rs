@@ -80,8 +80,6 @@ pub(crate) struct Chains {
     shelf: Option<Arc<Shelf>>,
     /// Where indexes of memtables lie, if they lie there.
     index_zones: Option<Arc<VolatileZones>>,
-    /// There are so many zones that those of one chain can run out.
-    slots_run_out: bool,
 }
 
 /// Whether a chain of a memory with so many zones can be so long that commits on their way run out of slots. It has each zone once, so never
@@ -116,7 +114,6 @@ impl Chains {
         // At most about a third of what the memtables' budget leaves out.
         let of = if shelf.is_some() { KEPT_OF_BESIDE_BLOCKS } else { KEPT_OF };
         let kept = (space.zone_count() as usize / of).clamp(1, KEPT);
-        let slots_run_out = slots_run_out(space.zone_count());
         Chains {
             media,
             space,
@@ -132,7 +129,6 @@ impl Chains {
             scarce: AtomicUsize::new(0),
             shelf,
             index_zones: None,
-            slots_run_out,
         }
     }
 
@@ -190,7 +186,7 @@ impl Chains {
 
     /// Whether a chain can be [that long](Chains::is_long).
     pub(crate) fn have_long_chains(&self) -> bool {
-        self.slots_run_out
+        slots_run_out(self.space.zone_count())
     }
 
     /// The most bytes that the records of a commit take in one memtable.
