@@ -236,14 +236,16 @@ fn map_new(len: usize, mapped: usize) -> Result<Mapped> {
 
 #[test]
 fn a_large_file_is_brought_in_whole() {
-    let len = 3 * PART + 4096;
+    let len = 3 * PART + PART / 2;
     let mapped = map_new(len, len).unwrap();
     // What the process has of the mapping, which nobody has touched.
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
     let begins = format!("{:x}-{:x} ", mapped.base().addr(), mapped.base().addr().get() + len);
     let of_it = maps.lines().skip_while(|line| !line.starts_with(&begins));
     let resident = of_it.skip(1).find_map(|line| line.strip_prefix("Rss:")).unwrap();
-    assert_eq!(resident.trim(), format!("{} kB", len / 1024));
+    let resident: usize = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    // The kernel may have taken a page of it back by now, but not half a part.
+    assert!(resident.abs_diff(len / 1024) < PART / 1024 / 8, "{resident} of {} kB", len / 1024);
 }
 
 #[test]
