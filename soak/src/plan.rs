@@ -254,7 +254,7 @@ pub(crate) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
         transaction_bytes: [0, 2 << 10, 20 << 10][rng.below(3) as usize],
         swizzling: [Swizzling::Nothing, Swizzling::Parents, Swizzling::Children][rng.below(3) as usize],
         warm: true,
-        l0_runs: 4,
+        l0_runs: [4, 8][rng.below(2) as usize],
         pmem_cache: true,
         simd: None,
     };

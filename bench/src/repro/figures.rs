@@ -232,7 +232,7 @@ fn smooth() -> Vec<Part> {
     let claims = vec![
         claim(w, Of::SlowSecond, 0.6),
         claim(w, Of::SlowestSecond, 0.1),
-        claim(w, Of::L0Runs, 4.0),
+        claim(w, Of::L0Runs, 8.0),
         claim(w, Of::PeakSpace, 1.5),
         claim(w, Of::Speed, 1.0),
     ];

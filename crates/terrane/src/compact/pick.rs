@@ -2,10 +2,10 @@
 //!
 //! Several things make a merge worth while. Each gets an urgency; at 1 it is due, below it is done in a rest (see
 //! `db::background`):
-//! * *L0 runs* slow every read; four are the limit. They are merged together into L1, piece by piece along a cursor through
+//! * *L0 runs* slow every read; eight are the limit. They are merged together into L1, piece by piece along a cursor through
 //!   the key space, so that L0 shrinks from the front while flushes add to it. Each piece rewrites what is in L1, however
-//!   many runs go with it, so a pass waits for as many as there may be, and goes no further ahead than it takes for
-//!   the runs to leave one by one as others come. One that meets little of L1 (clustered keys, a small L1) goes at once, and so does
+//!   many runs go with it, so a pass waits for four runs, or for eight where nobody reads much, and goes no further ahead than it takes
+//!   for the runs to leave one by one as others come. One that meets little of L1 (clustered keys, a small L1) goes at once, and so does
 //!   all of L0 once reads have paid for that ([`crate::db::spent`]). Where all of L0 is little beside what it meets, as after flushes long
 //!   before a memtable was full, its runs become one in L0 instead, now and then or as soon as reads have paid for that: it rewrites less, and
 //!   leaves them one run to look into.
@@ -47,7 +47,9 @@ pub(crate) use l0::{l0_goes_down, l0_is_due, l0_is_little};
 use l0::{l0_piece, next_of_pass, pick_l0};
 
 /// Most L0 runs a subtable may have.
-pub(crate) const MAX_L0_RUNS: usize = 4;
+pub(crate) const MAX_L0_RUNS: usize = 8;
+/// With so many L0's pass goes on in any case if L0 is read: see [`crate::db::spent`].
+pub(crate) const READ_L0_RUNS: usize = 4;
 /// So many more are allowed while a piece of L0 is damaged, for the memtables of that moment: kept in memory, they would
 /// hold everybody's memory and log.
 pub(crate) const RESCUE_RUNS: usize = 4;
@@ -127,6 +129,8 @@ pub(crate) struct Picture<'a> {
     pub(crate) cursors: &'a Cursors,
     /// Budget of all memtables, bytes.
     pub(crate) memtable_bytes: u64,
+    /// Runs of L0 with which its pass goes on in any case.
+    pub(crate) l0_due: usize,
     pub(crate) piece_bytes: u64,
     /// Records at or below it have no snapshot that could need their older versions.
     pub(crate) oldest_snapshot: Seq,
@@ -209,6 +213,7 @@ fn next_piece(version: &Version, from: u8, lo: &[u8], options: &Options) -> Opti
         busy: &busy,
         cursors: &cursors,
         memtable_bytes: options.memtable_bytes as u64,
+        l0_due: READ_L0_RUNS,
         piece_bytes: options.tuning.piece_bytes,
         oldest_snapshot: 0,
         compresses: false,

@@ -17,7 +17,7 @@ use terrane_format::Kind;
 use terrane_format::value_ref::ValueRef;
 use terrane_media::{LockGuard, Media, Signal};
 
-use crate::compact::pick::{MAX_L0_RUNS, Met};
+use crate::compact::pick::{Met, READ_L0_RUNS};
 use crate::db::homes::Estates;
 use crate::db::journal::Journal;
 use crate::db::pacing::Pacer;
@@ -334,7 +334,7 @@ impl Engine {
             // Else what comes of it would not be merged away for its deletions. And frozen memtables slow reads too.
             let mostly_deletes =
                 active.deletes() > 512 && active.deletes() * 2 >= active.index().len() as u64;
-            if mostly_deletes && table.frozen().len() < MAX_L0_RUNS {
+            if mostly_deletes && table.frozen().len() < READ_L0_RUNS {
                 me.freeze_active(table);
             }
         }

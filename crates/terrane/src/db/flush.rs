@@ -99,6 +99,7 @@ impl Engine {
         version.retire(&next, applied.obsolete, dead);
         drop((edit_guard, straight));
         table.readers.strip();
+        table.spent.run_came(bytes);
         self.account_for_change(table);
         self.journal.release_before(needed)?;
         self.counters.flushes.add(1);

@@ -29,7 +29,8 @@ impl Engine {
         let state = table.state();
         let version = &state.version;
         let memtable_bytes = self.options.memtable_bytes as u64;
-        let due = pick::l0_is_due(version, memtable_bytes);
+        let l0_due = table.spent.l0_due(version);
+        let due = pick::l0_is_due(version, memtable_bytes, l0_due);
         let debt = pick::debt(version, memtable_bytes);
         let (passes, sinking) = {
             let (mut passes, mut sinking) = (table.passes.lock(), table.sinking.lock());
@@ -57,6 +58,7 @@ impl Engine {
             used: self.memory.used() as u64,
             own: sizes.sum(),
             memtable: largest.min(self.options.memtable_freeze_bytes() as u64).max(1),
+            l0_due,
             runs: version.l0.iter().map(|r| (r.bytes(), r.birth_bytes())).collect(),
             l1: version.levels.first().map_or(0, |r| r.bytes()),
             passes,

@@ -20,6 +20,10 @@
 //! The account ends when all of that has gone down, or is about to anyway, whoever had that done. What has come since reads paid, they have
 //! not paid for.
 //!
+//! Without all that, passes of L0 through L1 wait for so many runs ([`Spent::l0_due`]): a pass rewrites L1, however many go with it. With
+//! eight instead of four that is half as much for each byte that comes, and reads look into about twice as many. So it is four where
+//! reads, while a run's bytes came, took longer than merging those once does.
+//!
 //! # Concurrency
 //! One job at a time looks what was paid for ([`Engine::look_at_reads`]); flushes, merges and attachments end accounts. Both hold `bought`
 //! while they set counts back, so that when to look fits what was counted, and load the state with that held: who brings something down, or
@@ -27,17 +31,17 @@
 //! nothing; what it makes impossible, the next look forgets.) Reads count beside them, relaxed: some looks count twice or not at all.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use terrane_base::{Result, Seq};
 
-use crate::compact::pick::{PaidFor, l0_goes_down, l0_is_little};
+use crate::compact::pick::{MAX_L0_RUNS, PaidFor, READ_L0_RUNS, l0_goes_down, l0_is_little};
 use crate::db::background::REST;
 use crate::db::engine::Engine;
 use crate::db::table::{Super, Table};
-use crate::levels::Run;
+use crate::levels::{Run, Version};
 
 /// Bytes that are merged in the time that a lookup's look takes. (1 M records of 16 and 100 bytes in memory, one thread: a look into a run
 /// of L0 took 110 ns, into a memtable 140, and merging them down 3.1 ns a byte; with 5 M merging took 4.)
@@ -145,10 +149,17 @@ impl Join {
 /// The account of a subtable; see the module's head.
 #[derive(Debug)]
 pub(crate) struct Spent {
+    /// With so many runs in L0 flushes wait for a place.
+    most_runs: usize,
     looks: AtomicU64,
     /// At how many somebody is to see what they pay for.
     due: AtomicU64,
     bought: Mutex<Bought>,
+    /// Looks that there ever were, and how many when a memtable was written out or a run attached last.
+    ever: AtomicU64,
+    at_last: AtomicU64,
+    /// While the bytes of that came there were many.
+    was_read: AtomicBool,
 }
 
 /// What looks have paid for and is not done yet.
@@ -210,16 +221,44 @@ impl Paid {
     }
 }
 
-impl Default for Spent {
-    fn default() -> Self {
-        Spent { looks: AtomicU64::new(0), due: AtomicU64::new(LEAST), bought: Mutex::default() }
-    }
-}
-
 impl Spent {
+    /// Of a subtable whose flushes wait for a place with so many runs in L0.
+    pub(crate) fn new(most_runs: usize) -> Self {
+        Spent {
+            most_runs,
+            looks: AtomicU64::new(0),
+            due: AtomicU64::new(LEAST),
+            bought: Mutex::default(),
+            ever: AtomicU64::new(0),
+            at_last: AtomicU64::new(0),
+            was_read: AtomicBool::new(false),
+        }
+    }
+
     /// Counts; whether somebody is to see what that pays for.
     pub(crate) fn add(&self, looks: u64) -> bool {
+        self.ever.fetch_add(looks, Ordering::Relaxed);
         self.looks.fetch_add(looks, Ordering::Relaxed) + looks >= self.due.load(Ordering::Relaxed)
+    }
+
+    /// A memtable of so many bytes was written out, or a run attached.
+    pub(crate) fn run_came(&self, bytes: u64) {
+        self.was_read.store(self.is_read(bytes), Ordering::Relaxed);
+        self.at_last.store(self.ever.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Whether reads have taken longer since then than merging so many bytes does.
+    fn is_read(&self, bytes: u64) -> bool {
+        let at_last = self.at_last.load(Ordering::Relaxed);
+        self.ever.load(Ordering::Relaxed).saturating_sub(at_last) >= looks_to_merge(bytes)
+    }
+
+    /// Runs of L0 with which its pass is to go on in any case; see the module's head.
+    pub(crate) fn l0_due(&self, version: &Version) -> usize {
+        let newest = version.l0.first().map_or(0, |run| run.birth_bytes());
+        let is_read = self.was_read.load(Ordering::Relaxed) || self.is_read(newest);
+        // Else flushes might wait for a place that no pass is to make.
+        self.most_runs.min(if is_read { READ_L0_RUNS } else { MAX_L0_RUNS })
     }
 
     /// What is to be done for what was spent.
@@ -246,7 +285,7 @@ impl Spent {
         let version = &state.version;
         let ends = match &bought.pass {
             Some(paid) => !paid.is_above(state),
-            None => version.l0.is_empty() || l0_goes_down(version, memtable_bytes),
+            None => version.l0.is_empty() || l0_goes_down(version, memtable_bytes, self.l0_due(version)),
         };
         if ends {
             *bought = Bought { written: bought.written, ..Bought::default() };

@@ -29,7 +29,7 @@ pub(crate) struct Counters {
 pub struct LevelStats {
     /// "L0", "L1", ...
     pub name: String,
-    /// Sorted runs: up to four in L0 (up to eight where damage keeps it from being merged), one in each other level.
+    /// Sorted runs: up to eight in L0 (up to twelve where damage keeps it from being merged), one in each other level.
     pub runs: usize,
     /// References to extents.
     pub extents: usize,

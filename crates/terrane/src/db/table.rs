@@ -142,7 +142,7 @@ impl Table {
             deletions_met: Mutex::default(),
             trouble: Trouble::default(),
             lookups: Default::default(),
-            spent: Spent::default(),
+            spent: Spent::new(MAX_L0_RUNS),
             served: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
             passes: Mutex::default(),
@@ -153,7 +153,7 @@ impl Table {
     /// With another number of runs of L0 from which on flushes wait for a place.
     #[must_use]
     pub(crate) fn with_l0_runs(self, l0_runs: usize) -> Self {
-        Table { l0_runs, ..self }
+        Table { l0_runs, spent: Spent::new(l0_runs), ..self }
     }
 
     /// The most runs that L0 ever has.

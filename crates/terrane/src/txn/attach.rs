@@ -101,6 +101,8 @@ impl Engine {
         if attached.is_ok() {
             for t in &tables {
                 t.readers.strip();
+                let newest = t.state().version.l0.first().map_or(0, |run| run.birth_bytes());
+                t.spent.run_came(newest);
                 self.account_for_change(t);
             }
             self.update_pressure();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{MAX_L0_RUNS, PaidFor, Pick, Picture, Reason, bytes, level, overlapping, span};
+use super::{PaidFor, Pick, Picture, Reason, bytes, level, overlapping, span};
 use crate::compact::busy::KeyRange;
 use crate::levels::{Run, Version};
 
@@ -14,8 +14,8 @@ const LITTLE: u64 = 4;
 /// ... and meets so many times as much in L1.
 const MEETS: u64 = 16;
 /// A piece of a pass is one part in so many of L0 and L1 (but of what a piece may be one part in as many at least, and all of it at most). Runs
-/// that come meanwhile share what is still to be rewritten of L1, and each is to leave a quarter of a pass after the one before it, which
-/// takes pieces a good deal smaller than a quarter.
+/// that come meanwhile share what is still to be rewritten of L1, and each is to leave a quarter of a pass after the one before it, or an eighth
+/// where eight are due, which takes pieces no larger than that.
 const PIECES: u64 = 8;
 
 pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
@@ -32,7 +32,7 @@ pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
             return join(p, range);
         }
     }
-    let is_due = is_due(p.version, is_little);
+    let is_due = is_due(p.version, is_little, p.l0_due);
     let urgency = match runs.len() {
         _ if passes && !is_due => 1.0,
         // Straight down if that rewrites little more than itself.
@@ -49,11 +49,11 @@ pub(super) fn pick_l0(p: &Picture<'_>) -> Option<Pick> {
     next_of_pass(p, urgency)
 }
 
-/// All of L0, which is `range`, to become one run there: once what has come since the largest run came is half as much, or all places are
-/// taken, so that each byte is rewritten a few times; or if reads have paid for it.
+/// All of L0, which is `range`, to become one run there: once what has come since the largest run came is half as much, or there are as
+/// many as are due, so that each byte is rewritten a few times; or if reads have paid for it.
 fn join(p: &Picture<'_>, range: KeyRange) -> Option<Pick> {
     let sizes = || p.version.l0.iter().map(|r| r.bytes());
-    let is_full = p.version.l0.len() >= MAX_L0_RUNS;
+    let is_full = p.version.l0.len() >= p.l0_due;
     let is_worth_it = p.paid == PaidFor::Join || sizes().sum::<u64>() * 2 >= sizes().max()? * 3;
     if !is_full && !is_worth_it || !p.is_free(0, 0, &range.lo, range.hi.as_deref()) {
         return None;
@@ -92,15 +92,15 @@ impl<'a> All<'a> {
     }
 }
 
-/// Whether L0 waits for merges: for its pass through L1 to go on or, as long as it is little beside L1 and what memtables may hold, for a
-/// place.
-pub(crate) fn l0_is_due(version: &Version, memtable_bytes: u64) -> bool {
-    is_due(version, l0_is_little(version, memtable_bytes))
+/// Whether L0 waits for merges: for its pass through L1 to go on or, as long as it is little beside L1 and what memtables may hold, for
+/// its runs to become one. With `due` runs it does in any case.
+pub(crate) fn l0_is_due(version: &Version, memtable_bytes: u64, due: usize) -> bool {
+    is_due(version, l0_is_little(version, memtable_bytes), due)
 }
 
 /// Whether L0's pass through L1 is to go on.
-pub(crate) fn l0_goes_down(version: &Version, memtable_bytes: u64) -> bool {
-    !l0_is_little(version, memtable_bytes) && is_due(version, false)
+pub(crate) fn l0_goes_down(version: &Version, memtable_bytes: u64, due: usize) -> bool {
+    !l0_is_little(version, memtable_bytes) && is_due(version, false, due)
 }
 
 /// Whether all of L0 is little beside L1 and what memtables may hold.
@@ -108,26 +108,26 @@ pub(crate) fn l0_is_little(version: &Version, memtable_bytes: u64) -> bool {
     All::of(version).is_some_and(|all| all.is_little(memtable_bytes))
 }
 
-fn is_due(version: &Version, is_little: bool) -> bool {
+fn is_due(version: &Version, is_little: bool, due: usize) -> bool {
     if is_little {
-        return version.l0.len() >= MAX_L0_RUNS;
+        return version.l0.len() >= due;
     }
     // A run that has nothing but range tombstones is there until a pass has gone round.
     let share = |r: &Arc<Run>| match r.birth_bytes() {
         0 => 1.0,
         birth => r.bytes() as f64 / birth as f64,
     };
-    pass_is_due(version.l0.iter().map(share))
+    pass_is_due(version.l0.iter().map(share), due)
 }
 
-/// Whether a pass is to go on, by the share that is left of each run. Runs leave one by one as others come if there is a quarter
-/// of a pass for each that comes: then the newest has three quarters left, the one before it two, and so on. With all places
-/// taken it goes on in any case.
-pub(crate) fn pass_is_due(left: impl Iterator<Item = f64>) -> bool {
+/// Whether a pass is to go on, by the share that is left of each run. `due` runs leave one by one as others come if there is that part
+/// of a pass for each that comes: of four, the newest has three quarters left then, the one before it two, and so on. With so many it goes
+/// on in any case.
+pub(crate) fn pass_is_due(left: impl Iterator<Item = f64>, due: usize) -> bool {
     let mut left: Vec<f64> = left.collect();
     left.sort_by(|a, b| b.total_cmp(a));
-    let most = |came_since: usize| 1.0 - (came_since + 1) as f64 / MAX_L0_RUNS as f64;
-    left.len() >= MAX_L0_RUNS
+    let most = |came_since: usize| 1.0 - (came_since + 1) as f64 / due as f64;
+    left.len() >= due
         || left.len() >= 2 && left.iter().enumerate().any(|(came_since, left)| *left > most(came_since))
 }
 

@@ -54,6 +54,7 @@ fn with<T>(version: &Version, busy: &BusyRanges, f: impl FnOnce(&Picture<'_>) ->
         busy,
         cursors,
         memtable_bytes,
+        l0_due: READ_L0_RUNS,
         piece_bytes,
         oldest_snapshot: 0,
         compresses: false,
@@ -200,11 +201,15 @@ fn deletions_go_at_once_where_they_are_dense_and_else_when_a_seek_has_met_them()
 
 #[test]
 fn a_pass_goes_on_until_runs_leave_one_by_one() {
-    let due = |left: &[f64]| pass_is_due(left.iter().copied());
+    let due = |left: &[f64]| pass_is_due(left.iter().copied(), 4);
     assert!(!due(&[]) && !due(&[1.0]), "one alone waits for company");
     assert!(due(&[1.0, 1.0]) && due(&[1.0, 0.5]) && due(&[0.75, 0.6]));
     assert!(!due(&[0.75, 0.5]) && !due(&[0.5, 0.25, 0.75]));
-    assert!(due(&[0.0; 4]) && due(&[0.1, 0.2, 0.3, 0.4, 0.5]), "no place is left");
+    assert!(due(&[0.0; 4]) && due(&[0.1, 0.2, 0.3, 0.4, 0.5]), "as many as are due");
+    let due = |left: &[f64]| pass_is_due(left.iter().copied(), 8);
+    assert!(
+        !due(&[0.8, 0.7, 0.6, 0.5, 0.35]) && due(&[0.9, 0.7]) && due(&[0.8, 0.7, 0.65]) && due(&[0.1; 8])
+    );
 }
 
 /// L1 of 20 extents of 1000 bytes each.
@@ -331,12 +336,13 @@ fn runs_of_an_l0_that_is_little_become_one() {
     assert_eq!(bought(PaidFor::Join, &[900, 200, 200], 2000), Some((Reason::L0, 1)), "it is not little");
     assert_eq!(bought(PaidFor::Pass, &[900, 200, 200], 6800), Some((Reason::L0, 1)));
     // Nor do writers wait for what nobody does.
-    let due = |sizes: &[u32]| l0_is_due(&with_runs(sizes), 6800);
+    let due = |sizes: &[u32]| l0_is_due(&with_runs(sizes), 6800, 4);
+    assert!(!l0_is_due(&with_runs(&[900, 200, 100, 100]), 6800, 8));
     assert!(!due(&[900, 200, 200]) && due(&[900, 200, 100, 100]) && due(&[1000, 1000]));
     let full = picked(&[900, 200, 100, 100], 6800).unwrap();
     assert_eq!((full.reason, full.urgency), (Reason::Join, L0_URGENCY));
     // An account of reads ends where L0 goes down anyway, which what is little does not.
-    let goes_down = |sizes: &[u32], memtable_bytes| l0_goes_down(&with_runs(sizes), memtable_bytes);
+    let goes_down = |sizes: &[u32], memtable_bytes| l0_goes_down(&with_runs(sizes), memtable_bytes, 4);
     assert!(!goes_down(&[900, 200, 100, 100], 6800) && !goes_down(&[1000, 700], 6800));
     assert!(goes_down(&[900, 800], 6796) && goes_down(&[900; 5], 40_000) && !goes_down(&[4000], 6796));
     // As much as a memtable may be, or as much as there is below: a pass.

@@ -218,7 +218,7 @@ fn looks_that_could_not_pay_are_kept() {
 
 #[test]
 fn looks_that_could_not_pay_are_still_those_since_there_were_several_runs() {
-    let spent = Spent::default();
+    let spent = Spent::new(MAX_L0_RUNS);
     let several_since = |since| spent.bought.lock().several_since = since;
     let after = |before, now| {
         spent.set(LEAST, LEAST * 10);
@@ -259,7 +259,7 @@ fn runs_of_a_little_l0_become_one_for_much_less_than_they_go_down_for() {
         table.flush().unwrap();
     }
     assert_eq!(sources(&db, &table), 2, "what came last is not half as much");
-    assert!(!l0_goes_down(&table.table().state().version, 32 << 20));
+    assert!(!l0_goes_down(&table.table().state().version, 32 << 20, READ_L0_RUNS));
     put(&table, 0..ENOUGH);
     table.table().spent.add(LEAST * 4);
     db.engine.look_at_reads();
@@ -269,7 +269,7 @@ fn runs_of_a_little_l0_become_one_for_much_less_than_they_go_down_for() {
 
 #[test]
 fn a_join_is_paid_for_by_the_looks_that_it_spares() {
-    let spent = Spent::default();
+    let spent = Spent::new(MAX_L0_RUNS);
     let (all, came) = (LEAST * BYTES_A_LOOK * 2, LEAST * BYTES_A_LOOK);
     let join = Join { all, came, sources: 3, spared: 1, newest: 7 };
     let pays = |join| spent.pays(|| Offer { above: LEAST_BYTES, into: 1 << 40, join: Some(join), ..OFFER });
@@ -291,7 +291,7 @@ fn a_join_is_paid_for_by_the_looks_that_it_spares() {
 
 #[test]
 fn a_join_is_looked_at_again_where_too_little_is_above() {
-    let spent = Spent::default();
+    let spent = Spent::new(MAX_L0_RUNS);
     let (above, into) = (LEAST_BYTES - 1, 1 << 40);
     let join = Join { all: above, came: above / 2, sources: 3, spared: 1, newest: 7 };
     let pays = |join| spent.pays(|| Offer { above, into, join, ..OFFER });
@@ -343,7 +343,7 @@ fn a_join_that_was_bought_is_for_the_runs_of_then() {
 
 #[test]
 fn in_a_rest_an_eighth_is_enough() {
-    let spent = Spent::default();
+    let spent = Spent::new(MAX_L0_RUNS);
     let (above, into) = (LEAST_BYTES, LEAST * 80 * BYTES_A_LOOK - LEAST_BYTES);
     let offer = |records, seconds| {
         let (written, now) = (Written { records, ..OFFER.written }, Duration::from_secs(seconds));
@@ -474,7 +474,7 @@ fn looks_since_a_run_was_attached_pay_for_a_join() {
 
 #[test]
 fn looks_pay_once_and_many_times_over_for_what_is_out_of_proportion() {
-    let spent = Spent::default();
+    let spent = Spent::new(MAX_L0_RUNS);
     let pays = |above, into, largest| spent.pays(|| Offer { above, into, largest, ..OFFER }) == PaidFor::Pass;
     let (above, into) = (LEAST_BYTES, LEAST * 2 * BYTES_A_LOOK - LEAST_BYTES);
     assert!(!spent.add(LEAST - 1));
@@ -507,4 +507,46 @@ fn looks_pay_once_and_many_times_over_for_what_is_out_of_proportion() {
     assert!(pays(LEAST_BYTES * 10, 0, largest / 10));
     assert!(spent.add(1 << 40));
     assert!(!pays(LEAST_BYTES, 0, u64::MAX), "it takes more than that");
+}
+
+#[test]
+fn passes_wait_for_more_runs_where_nobody_reads() {
+    let (_db, table) = filled(ENOUGH, false);
+    let due = || table.table().spent.l0_due(&table.table().state().version);
+    let add = |looks| table.table().spent.add(looks);
+    assert_eq!(due(), MAX_L0_RUNS);
+    add(LEAST - 1);
+    assert_eq!(due(), MAX_L0_RUNS, "a few reads");
+    add(1);
+    assert_eq!(due(), READ_L0_RUNS, "at once");
+    table.flush().unwrap();
+    assert_eq!(due(), READ_L0_RUNS, "until it is known of the next run too");
+    put(&table, 0..FEW);
+    table.flush().unwrap();
+    assert_eq!(due(), MAX_L0_RUNS, "nobody has read while that came");
+    // What is enough grows with what has come.
+    for (bytes, runs) in [(2 * LEAST * BYTES_A_LOOK, MAX_L0_RUNS), (LEAST * BYTES_A_LOOK, READ_L0_RUNS)] {
+        add(LEAST);
+        table.table().spent.run_came(bytes);
+        assert_eq!(due(), runs);
+    }
+    // No more than there are places.
+    let version = &table.table().state().version;
+    assert_eq!([3, 6, 9].map(|most| Spent::new(most).l0_due(version)), [3, 6, MAX_L0_RUNS]);
+}
+
+#[test]
+fn a_little_l0_has_more_runs_where_nobody_reads() {
+    let (db, table) = filled(0, true);
+    put(&table, 0..BELOW * 16);
+    table.compact().unwrap();
+    for keys in [FEW * 7, FEW, FEW, FEW] {
+        put(&table, 0..keys);
+        table.flush().unwrap();
+    }
+    assert_eq!(sources(&db, &table), READ_L0_RUNS, "what came last is not half as much");
+    table.table().spent.add(LEAST);
+    assert_eq!(table.table().spent.paid_for(), PaidFor::Nothing);
+    db.engine.schedule_compactions();
+    assert_eq!(sources(&db, &table), 1);
 }
