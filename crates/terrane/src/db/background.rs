@@ -358,7 +358,7 @@ impl Engine {
             busy: &busy,
             cursors: &cursors,
             memtable_bytes: self.options.memtable_bytes as u64,
-            l0_due: table.spent.l0_due(&state.version),
+            l0_due: table.l0_due(&state.version),
             piece_bytes: self.options.tuning.piece_bytes,
             oldest_snapshot,
             compresses: table.options().compression != Compression::None,

@@ -29,7 +29,7 @@ impl Engine {
         let state = table.state();
         let version = &state.version;
         let memtable_bytes = self.options.memtable_bytes as u64;
-        let l0_due = table.spent.l0_due(version);
+        let l0_due = table.l0_due(version);
         let due = pick::l0_is_due(version, memtable_bytes, l0_due);
         let debt = pick::debt(version, memtable_bytes);
         let (passes, sinking) = {

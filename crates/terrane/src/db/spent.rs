@@ -149,8 +149,6 @@ impl Join {
 /// The account of a subtable; see the module's head.
 #[derive(Debug)]
 pub(crate) struct Spent {
-    /// With so many runs in L0 flushes wait for a place.
-    most_runs: usize,
     looks: AtomicU64,
     /// At how many somebody is to see what they pay for.
     due: AtomicU64,
@@ -221,11 +219,9 @@ impl Paid {
     }
 }
 
-impl Spent {
-    /// Of a subtable whose flushes wait for a place with so many runs in L0.
-    pub(crate) fn new(most_runs: usize) -> Self {
+impl Default for Spent {
+    fn default() -> Self {
         Spent {
-            most_runs,
             looks: AtomicU64::new(0),
             due: AtomicU64::new(LEAST),
             bought: Mutex::default(),
@@ -234,7 +230,9 @@ impl Spent {
             was_read: AtomicBool::new(false),
         }
     }
+}
 
+impl Spent {
     /// Counts; whether somebody is to see what that pays for.
     pub(crate) fn add(&self, looks: u64) -> bool {
         self.ever.fetch_add(looks, Ordering::Relaxed);
@@ -253,12 +251,11 @@ impl Spent {
         self.ever.load(Ordering::Relaxed).saturating_sub(at_last) >= looks_to_merge(bytes)
     }
 
-    /// Runs of L0 with which its pass is to go on in any case; see the module's head.
+    /// Runs of L0 with which its pass is to go on in any case, if there are places for them ([`Table::l0_due`]); see the module's head.
     pub(crate) fn l0_due(&self, version: &Version) -> usize {
         let newest = version.l0.first().map_or(0, |run| run.birth_bytes());
         let is_read = self.was_read.load(Ordering::Relaxed) || self.is_read(newest);
-        // Else flushes might wait for a place that no pass is to make.
-        self.most_runs.min(if is_read { READ_L0_RUNS } else { MAX_L0_RUNS })
+        if is_read { READ_L0_RUNS } else { MAX_L0_RUNS }
     }
 
     /// What is to be done for what was spent.
@@ -279,13 +276,13 @@ impl Spent {
         look(&mut bought, &state)
     }
 
-    /// What is above, or L0's runs, may have become other than they were: that is `state`.
-    fn look_at(&self, bought: &mut Bought, state: &Super, memtable_bytes: u64) {
+    /// What is above, or L0's runs, may have become other than they were: that is `state`. With `l0_due` runs L0 goes down anyway.
+    fn look_at(&self, bought: &mut Bought, state: &Super, memtable_bytes: u64, l0_due: usize) {
         bought.look_at(state, memtable_bytes);
         let version = &state.version;
         let ends = match &bought.pass {
             Some(paid) => !paid.is_above(state),
-            None => version.l0.is_empty() || l0_goes_down(version, memtable_bytes, self.l0_due(version)),
+            None => version.l0.is_empty() || l0_goes_down(version, memtable_bytes, l0_due),
         };
         if ends {
             *bought = Bought { written: bought.written, ..Bought::default() };
@@ -379,7 +376,9 @@ impl Engine {
     /// A memtable, or some of L0, may have gone down, runs of L0 have become one, or there is one more.
     pub(crate) fn account_for_change(&self, table: &Table) {
         let memtable_bytes = self.options.memtable_bytes as u64;
-        table.spent.with_state(table, |bought, state| table.spent.look_at(bought, state, memtable_bytes));
+        table.spent.with_state(table, |bought, state| {
+            table.spent.look_at(bought, state, memtable_bytes, table.l0_due(&state.version));
+        });
     }
 
     /// A cursor has sought and stepped for as long as so many looks take.

@@ -142,7 +142,7 @@ impl Table {
             deletions_met: Mutex::default(),
             trouble: Trouble::default(),
             lookups: Default::default(),
-            spent: Spent::new(MAX_L0_RUNS),
+            spent: Spent::default(),
             served: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
             passes: Mutex::default(),
@@ -153,7 +153,7 @@ impl Table {
     /// With another number of runs of L0 from which on flushes wait for a place.
     #[must_use]
     pub(crate) fn with_l0_runs(self, l0_runs: usize) -> Self {
-        Table { l0_runs, spent: Spent::new(l0_runs), ..self }
+        Table { l0_runs, ..self }
     }
 
     /// The most runs that L0 ever has.
@@ -296,6 +296,12 @@ impl Table {
     /// Whether a memtable that freezes now could be written out at once.
     pub(crate) fn can_flush_next(&self) -> bool {
         self.state().memtables.len() == 1 && self.has_l0_room()
+    }
+
+    /// Runs of L0 with which its pass goes on in any case. No more than there are places: else flushes might wait for one that no pass is
+    /// to make.
+    pub(crate) fn l0_due(&self, version: &Version) -> usize {
+        self.l0_runs.min(self.spent.l0_due(version))
     }
 
     /// Whether a further L0 run is allowed.

@@ -218,7 +218,7 @@ fn looks_that_could_not_pay_are_kept() {
 
 #[test]
 fn looks_that_could_not_pay_are_still_those_since_there_were_several_runs() {
-    let spent = Spent::new(MAX_L0_RUNS);
+    let spent = Spent::default();
     let several_since = |since| spent.bought.lock().several_since = since;
     let after = |before, now| {
         spent.set(LEAST, LEAST * 10);
@@ -269,7 +269,7 @@ fn runs_of_a_little_l0_become_one_for_much_less_than_they_go_down_for() {
 
 #[test]
 fn a_join_is_paid_for_by_the_looks_that_it_spares() {
-    let spent = Spent::new(MAX_L0_RUNS);
+    let spent = Spent::default();
     let (all, came) = (LEAST * BYTES_A_LOOK * 2, LEAST * BYTES_A_LOOK);
     let join = Join { all, came, sources: 3, spared: 1, newest: 7 };
     let pays = |join| spent.pays(|| Offer { above: LEAST_BYTES, into: 1 << 40, join: Some(join), ..OFFER });
@@ -291,7 +291,7 @@ fn a_join_is_paid_for_by_the_looks_that_it_spares() {
 
 #[test]
 fn a_join_is_looked_at_again_where_too_little_is_above() {
-    let spent = Spent::new(MAX_L0_RUNS);
+    let spent = Spent::default();
     let (above, into) = (LEAST_BYTES - 1, 1 << 40);
     let join = Join { all: above, came: above / 2, sources: 3, spared: 1, newest: 7 };
     let pays = |join| spent.pays(|| Offer { above, into, join, ..OFFER });
@@ -343,7 +343,7 @@ fn a_join_that_was_bought_is_for_the_runs_of_then() {
 
 #[test]
 fn in_a_rest_an_eighth_is_enough() {
-    let spent = Spent::new(MAX_L0_RUNS);
+    let spent = Spent::default();
     let (above, into) = (LEAST_BYTES, LEAST * 80 * BYTES_A_LOOK - LEAST_BYTES);
     let offer = |records, seconds| {
         let (written, now) = (Written { records, ..OFFER.written }, Duration::from_secs(seconds));
@@ -474,7 +474,7 @@ fn looks_since_a_run_was_attached_pay_for_a_join() {
 
 #[test]
 fn looks_pay_once_and_many_times_over_for_what_is_out_of_proportion() {
-    let spent = Spent::new(MAX_L0_RUNS);
+    let spent = Spent::default();
     let pays = |above, into, largest| spent.pays(|| Offer { above, into, largest, ..OFFER }) == PaidFor::Pass;
     let (above, into) = (LEAST_BYTES, LEAST * 2 * BYTES_A_LOOK - LEAST_BYTES);
     assert!(!spent.add(LEAST - 1));
@@ -512,7 +512,8 @@ fn looks_pay_once_and_many_times_over_for_what_is_out_of_proportion() {
 #[test]
 fn passes_wait_for_more_runs_where_nobody_reads() {
     let (_db, table) = filled(ENOUGH, false);
-    let due = || table.table().spent.l0_due(&table.table().state().version);
+    let due_in = |table: &Subtable| table.table().l0_due(&table.table().state().version);
+    let due = || due_in(&table);
     let add = |looks| table.table().spent.add(looks);
     assert_eq!(due(), MAX_L0_RUNS);
     add(LEAST - 1);
@@ -531,8 +532,12 @@ fn passes_wait_for_more_runs_where_nobody_reads() {
         assert_eq!(due(), runs);
     }
     // No more than there are places.
-    let version = &table.table().state().version;
-    assert_eq!([3, 6, 9].map(|most| Spent::new(most).l0_due(version)), [3, 6, MAX_L0_RUNS]);
+    let with_places = |l0_runs| {
+        let options = Options::new().tuning(Tuning { l0_runs, ..Tuning::default() });
+        let db = Db::open_on(SimMedia::new(3), "/db", options).unwrap();
+        due_in(&db.create_subtable("t", SubtableOptions::new()).unwrap())
+    };
+    assert_eq!([3, 6, 9].map(with_places), [3, 6, MAX_L0_RUNS]);
 }
 
 #[test]
