@@ -1,15 +1,15 @@
-//! What was committed, after a crash at any point: every store and fence of histories over several memtables, and a second crash while
-//! recovering from the first.
+//! What was committed, after a crash at any point: every store and fence of histories over several memtables, in which up to three commits
+//! are under way at a time, each by a thread of its own; and a second crash while recovering from the first.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use terrane_base::{ErrorKind, Lsn, MAX_SEQ, Result};
-use terrane_chainlog::{Chain, Item, Recovered, Space, Stored, recover};
+use terrane_chainlog::{Chain, Item, Place, Recovered, Space, Stored, Written, recover};
 use terrane_format::Kind;
 use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, MAX_SLOTS, record_len};
 use terrane_format::pm::PoolKind;
@@ -66,7 +66,8 @@ fn units_of(commit: &Commit) -> u64 {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     committed: BTreeMap<Lsn, Commit>,
-    moving: Option<(Lsn, Commit)>,
+    /// Not all of them are there yet, and the first may be: they are ordered one after the other.
+    moving: BTreeMap<Lsn, Commit>,
     /// Memtables that are being released, or were: by subtable, up to which LSN all is gone or going.
     going: BTreeMap<u64, Lsn>,
     settled: Lsn,
@@ -116,7 +117,7 @@ impl Model {
         let found = self.allowed(content(&recovered.chains));
         let certain = self.allowed(self.committed.clone());
         let mut with_last = self.committed.clone();
-        with_last.extend(self.moving.clone());
+        with_last.extend(self.moving.first_key_value().map(|(lsn, commit)| (*lsn, commit.clone())));
         let with_last = self.allowed(with_last);
         assert!(found == certain || found == with_last, "{what}: {found:?}");
         let ends = self.committed.iter().map(|(lsn, commit)| lsn + units_of(commit));
@@ -159,9 +160,13 @@ impl Model {
     }
 }
 
-/// Does what a leader and the orderer do.
-fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Commit) -> Result<()> {
-    let units = units_of(of) as u32;
+/// What a leader does in its turn: the places of a commit's items, with these.
+fn places<'c>(
+    space: &Arc<Space>,
+    chains: &BTreeMap<u64, &'c Chain>,
+    lsn: Lsn,
+    of: &Commit,
+) -> Result<Vec<(Place<'c>, Box<Item>)>> {
     let mut admission = space.admit(of.len() as u64)?;
     let (mut places, mut seq) = (Vec::new(), lsn);
     for (subtable, values) in of {
@@ -173,6 +178,13 @@ fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Com
         }
         places.push((chains[subtable].assign(item.len(), &mut admission)?, item));
     }
+    Ok(places)
+}
+
+/// Does what a leader and the orderer do.
+fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Commit) -> Result<()> {
+    let units = units_of(of) as u32;
+    let places = places(space, chains, lsn, of)?;
     let stored = places.into_iter().map(|(place, item)| place.write(lsn, of.len() as u32, units, item));
     let mut stored = stored.collect::<Result<Vec<_>>>()?;
     Stored::fence_all(&mut stored);
@@ -181,6 +193,96 @@ fn commit(space: &Arc<Space>, chains: &BTreeMap<u64, &Chain>, lsn: Lsn, of: &Com
     }
     space.fence();
     Ok(())
+}
+
+/// What a leader that is one of several does next.
+enum Step {
+    Assign,
+    /// One of its items.
+    Write,
+    Fence,
+}
+
+/// Commits that are under way at the same time, each by a thread of its own. They get their places one after the other, are written item by item in
+/// an order that follows from the seed, and are ordered by another thread as soon as it comes to it and all before them are there. `midway` is
+/// called once, when some are there, with the LSN of the first that is not; `ordered` when one is.
+fn commit_together(
+    space: &Arc<Space>,
+    chains: &BTreeMap<u64, &Chain>,
+    commits: &BTreeMap<Lsn, Commit>,
+    seed: &mut u64,
+    midway: impl FnOnce(Lsn),
+    ordered: impl Fn(Lsn),
+) {
+    std::thread::scope(|s| {
+        let leaders = commits.iter().map(|(lsn, of)| {
+            let (tell, told) = mpsc::channel::<Step>();
+            let (done, has_done) = mpsc::channel::<Vec<Written>>();
+            s.spawn(move || {
+                let (mut to_write, mut stored) = (Vec::new().into_iter(), Vec::new());
+                for step in told {
+                    let mut written = Vec::new();
+                    match step {
+                        Step::Assign => to_write = places(space, chains, *lsn, of).unwrap().into_iter(),
+                        Step::Write => {
+                            let (place, item) = to_write.next().unwrap();
+                            let (items, units) = (of.len() as u32, units_of(of) as u32);
+                            stored.push(place.write(*lsn, items, units, item).unwrap());
+                        }
+                        Step::Fence => {
+                            Stored::fence_all(&mut stored);
+                            written.extend(stored.iter().map(Stored::written));
+                        }
+                    }
+                    done.send(written).unwrap();
+                }
+            });
+            (tell, has_done)
+        });
+        let leaders: Vec<_> = leaders.collect();
+        let step = |leader: usize, step: Step| {
+            let (tell, has_done) = &leaders[leader];
+            tell.send(step).unwrap();
+            has_done.recv().unwrap()
+        };
+        for leader in 0..leaders.len() {
+            step(leader, Step::Assign);
+        }
+        let mut left: Vec<usize> = commits.values().map(BTreeMap::len).collect();
+        let mut written: Vec<Option<Vec<Written>>> = vec![None; left.len()];
+        let mut unordered = commits.iter().enumerate().peekable();
+        let mut midway = Some(midway);
+        while unordered.peek().is_some() {
+            let busy: Vec<usize> = (0..left.len()).filter(|leader| written[*leader].is_none()).collect();
+            let all_written = busy.is_empty();
+            if !all_written {
+                let leader = busy[next(seed, busy.len() as u64) as usize];
+                if left[leader] > 0 {
+                    left[leader] -= 1;
+                    step(leader, Step::Write);
+                } else {
+                    written[leader] = Some(step(leader, Step::Fence));
+                }
+            }
+            if !all_written && next(seed, 2) == 0 {
+                continue;
+            }
+            while let Some((leader, (lsn, of))) = unordered.next_if(|(leader, _)| written[*leader].is_some())
+            {
+                for (subtable, item) in of.keys().zip(written[leader].as_ref().unwrap()) {
+                    chains[subtable].advance(*item).unwrap();
+                }
+                space.fence();
+                ordered(*lsn);
+            }
+            if let Some((_, (lsn, _))) = unordered.peek()
+                && written.iter().any(Option::is_some)
+                && let Some(midway) = midway.take()
+            {
+                midway(**lsn);
+            }
+        }
+    });
 }
 
 /// Runs a history, and gives the state of the machine before each of its stores and fences.
@@ -198,36 +300,61 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
     let mut chains: BTreeMap<u64, Chain> = BTreeMap::new();
     for _ in 0..steps {
         let subtable = next(&mut seed, 4);
-        if next(&mut seed, 8) == 0 && chains.contains_key(&subtable) {
-            // Written out: all is settled, then it goes, and a new one comes.
-            let chain = chains.remove(&subtable).unwrap();
+        let mut to_release = (next(&mut seed, 8) == 0).then(|| chains.remove(&subtable)).flatten();
+        // Written out: all is settled, then it goes, and a new one comes.
+        let release = |chain: Chain, settled: Lsn| {
             let mut m = model.lock().unwrap();
-            m.settled = lsn;
-            m.going.insert(subtable, lsn - 1);
+            m.settled = settled;
+            m.going.insert(chain.of().subtable, settled - 1);
             drop(m);
-            chain.release(lsn).unwrap();
+            chain.release(settled).unwrap();
+        };
+        let together = if next(&mut seed, 2) == 0 { 1 } else { 2 + next(&mut seed, 2) };
+        if let Some(chain) = to_release.take_if(|_| together == 1) {
+            release(chain, lsn);
             continue;
         }
-        let mut of = Commit::new();
-        for _ in 0..1 + next(&mut seed, 3) {
-            let subtable = next(&mut seed, 4);
-            let values = (0..1 + next(&mut seed, 3)).map(|_| vec![lsn as u8; next(&mut seed, 600) as usize]);
-            of.insert(subtable, values.collect());
-        }
-        for subtable in of.keys() {
-            if !chains.contains_key(subtable) {
-                let of = ChainMemtable { subtable: *subtable, generation: lsn, from_lsn: lsn };
-                chains.insert(*subtable, Chain::create(&space, of).unwrap());
+        let mut commits = BTreeMap::new();
+        for _ in 0..together {
+            let mut of = Commit::new();
+            for _ in 0..1 + next(&mut seed, 3) {
+                let subtable = next(&mut seed, 4);
+                if to_release.as_ref().is_some_and(|chain: &Chain| chain.of().subtable == subtable) {
+                    continue;
+                }
+                let values =
+                    (0..1 + next(&mut seed, 3)).map(|_| vec![lsn as u8; next(&mut seed, 600) as usize]);
+                of.insert(subtable, values.collect());
+            }
+            for subtable in of.keys() {
+                if !chains.contains_key(subtable) {
+                    let of = ChainMemtable { subtable: *subtable, generation: lsn, from_lsn: lsn };
+                    chains.insert(*subtable, Chain::create(&space, of).unwrap());
+                }
+            }
+            let units = units_of(&of);
+            if units > 0 {
+                commits.insert(lsn, of);
+                lsn += units;
             }
         }
-        model.lock().unwrap().moving = Some((lsn, of.clone()));
+        model.lock().unwrap().moving = commits.clone();
         let refs = chains.iter().map(|(s, c)| (*s, c)).collect();
-        commit(&space, &refs, lsn, &of).unwrap();
-        let mut m = model.lock().unwrap();
-        m.moving = None;
-        let units = units_of(&of);
-        m.committed.insert(lsn, of);
-        lsn += units;
+        let ordered = |lsn: Lsn| {
+            let mut m = model.lock().unwrap();
+            let of = m.moving.remove(&lsn).unwrap();
+            m.committed.insert(lsn, of);
+        };
+        // Its memtable is settled: those under way go to others.
+        let midway = |first: Lsn| {
+            if let Some(chain) = to_release.take() {
+                release(chain, first);
+            }
+        };
+        commit_together(&space, &refs, &commits, &mut seed, midway, ordered);
+        if let Some(chain) = to_release {
+            release(chain, lsn);
+        }
     }
     media.on_op(None);
     Arc::try_unwrap(seen).unwrap_or_default().into_inner().unwrap()
