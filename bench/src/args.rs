@@ -92,6 +92,9 @@ pub(crate) struct RunArgs {
     /// (Other files of terrane-pm-memory cost nothing, nor do indexes of terrane-pm-index.) Default: nothing
     #[arg(long)]
     pub(crate) pm_cost: Option<PmCost>,
+    /// Persistent memory is in this directory, on a file system of such memory (mounted with `-o dax`). Default: it is simulated
+    #[arg(long, value_name = "DIR", conflicts_with = "pm_cost")]
+    pub(crate) pm_dir: Option<PathBuf>,
     /// Where databases are made; it wants room for all engines' data at once. What stands for persistent memory is in `/dev/shm` where that is,
     /// and is removed with the rest unless the program is killed
     #[arg(long)]

@@ -1,10 +1,12 @@
 //! Rows for programs, and the table of medians for people.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::Failure;
 use crate::args::RunArgs;
 use crate::engine::{Entrant, Kind};
 use crate::measure::Second;
@@ -131,6 +133,9 @@ impl Row {
 /// What stands for the persistent memory of an engine, and what that costs beside.
 fn pmem_in_words(kind: Kind, settings: &Settings) -> Option<String> {
     let memory = kind.memory_in_words()?;
+    if settings.pm_device && (kind.has_memory() || kind.is_in_memory()) {
+        return Some("a device".to_owned());
+    }
     Some(match settings.pm_cost.filter(|_| kind.has_memory()) {
         Some(costs) => format!("{memory}, with {}", costs.in_words()),
         None => memory.to_owned(),
@@ -138,8 +143,9 @@ fn pmem_in_words(kind: Kind, settings: &Settings) -> Option<String> {
 }
 
 /// Says what was asked for.
-pub(crate) fn say(text: &str) {
-    println!("{text}");
+pub(crate) fn say(text: &str) -> Result<(), Failure> {
+    // Whoever reads it may be gone, at which the standard library's own panics.
+    Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
 /// Says something to the person, apart from the rows.
@@ -271,6 +277,13 @@ pub(crate) mod tests {
         assert_eq!(pmem_in_words(Kind::TerranePm, &costly).as_deref(), Some(with_costs));
         // It has files there and no memory, which cost what they cost.
         assert_eq!(pmem_in_words(Kind::TerraneSkiplistMemory, &costly).as_deref(), Some("simulated"));
+        // A device is no simulation; the page cache is none.
+        let mut on_device = Settings::new(&args);
+        on_device.pm_device = true;
+        let said = |kind| pmem_in_words(kind, &on_device);
+        assert_eq!(said(Kind::TerranePm).as_deref(), Some("a device"));
+        assert_eq!(said(Kind::TerranePageCache).as_deref(), Some("page cache"));
+        assert_eq!(said(Kind::Terrane), None);
         for said in of(Kind::TerranePageCache) {
             assert!(said.contains("page cache") && !said.contains("simulated"), "{said}");
         }

@@ -24,12 +24,12 @@ pub(crate) fn run(a: &RunArgs) -> Result<(), Failure> {
         if a.json {
             report::say(&serde_json::to_string(row)?)
         } else {
-            report::note(&row.line())
+            report::note(&row.line());
+            Ok(())
         }
-        Ok(())
     })?;
     if !a.json {
-        report::say(&report::table(&rows, a));
+        report::say(&report::table(&rows, a))?;
     }
     Ok(())
 }
@@ -51,7 +51,8 @@ pub(crate) fn rows(
         a.engine.iter().flat_map(|k| k.entrants(&peers, a.terrane_block_kib.as_deref())).collect();
     let dir = scratch(a.dir.as_deref())?;
     let in_memory = entrants.iter().any(|e| e.kind.has_memory() || e.kind.is_in_memory());
-    let memory = in_memory.then(|| scratch(main_memory().or(a.dir.as_deref()))).transpose()?;
+    let memory_home = a.pm_dir.as_deref().or(main_memory()).or(a.dir.as_deref());
+    let memory = in_memory.then(|| scratch(memory_home)).transpose()?;
     // Each database has a directory of its own, and one in memory.
     let homes = |entrant: &Entrant, name: &str| {
         let apart = memory.as_ref().map(|m| m.path().join(name));

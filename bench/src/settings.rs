@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) direct: bool,
     /// What simulated memory costs beside ordinary memory.
     pub(crate) pm_cost: Option<PmCost>,
+    /// Persistent memory is on a device, and not simulated.
+    pub(crate) pm_device: bool,
     /// Compactions wait until they are asked for.
     pub(crate) hold_compactions: bool,
     /// Opened for workloads of transactions.
@@ -78,6 +80,7 @@ impl Settings {
             sync: a.sync,
             direct: a.direct,
             pm_cost: a.pm_cost,
+            pm_device: a.pm_dir.is_some(),
             hold_compactions: false,
             transactions: false,
             statistics: a.workload.iter().any(|w| w.by_second()),

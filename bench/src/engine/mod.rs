@@ -161,13 +161,13 @@ impl Kind {
         matches!(self, Rocksdb | RocksdbTuned | RocksdbUnsynced | RocksdbSmall | RocksdbPiled)
     }
 
-    /// Whether its persistent memory, which is simulated, is a file apart from its database.
+    /// Whether its persistent memory is a file apart from its database.
     pub(crate) fn has_memory(self) -> bool {
         use Kind::{TerranePm, TerranePmBare, TerranePmIndex, TerranePmLog, TerranePmMemory};
         matches!(self, TerranePm | TerranePmBare | TerranePmIndex | TerranePmLog | TerranePmMemory)
     }
 
-    /// What stands for its persistent memory, where it has some: to be said wherever figures of it are.
+    /// What stands for its persistent memory, where it has some and no device for it: to be said wherever figures of it are.
     pub(crate) fn memory_in_words(self) -> Option<&'static str> {
         match self {
             Kind::TerranePageCache => Some("page cache"),

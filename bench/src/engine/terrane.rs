@@ -71,7 +71,8 @@ impl Terrane {
                 if let Some(costs) = s.pm_cost {
                     memory = memory.cost(costs.cost());
                 }
-                Medium::Pmem(memory.mode(PmemMode::StandIn).trailing_log(has_log))
+                let mode = if s.pm_device { PmemMode::Dax } else { PmemMode::StandIn };
+                Medium::Pmem(memory.mode(mode).trailing_log(has_log))
             }
             Kind::TerranePageCache => Medium::Pmem(memory.mode(PmemMode::PageCache)),
             _ => Medium::Log,

@@ -65,7 +65,7 @@ struct Line {
 pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
     if a.name.iter().any(|n| n == "list") {
         for f in figures::ALL {
-            report::say(&format!("{:<14}{}", f.name, f.about));
+            report::say(&format!("{:<14}{}", f.name, f.about))?;
         }
         return Ok(());
     }
@@ -200,8 +200,7 @@ fn threads(n: u64) -> String {
 
 impl Line {
     fn say(&self, a: &ReproArgs) -> Result<(), Failure> {
-        report::say(&if a.json { serde_json::to_string(self)? } else { self.text() });
-        Ok(())
+        report::say(&if a.json { serde_json::to_string(self)? } else { self.text() })
     }
 
     fn text(&self) -> String {

@@ -9,13 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use terrane_base::{Error, ErrorKind, Result};
-use terrane_format::chain::MAX_ZONE_BYTES;
+use terrane_format::chain::{GIDX_AT, ITEM_HEADER, MAX_ZONE_BYTES, ZONE_HEADER};
 use terrane_format::pm::PoolKind;
 use terrane_halloc::{Fresh, Halloc, Lent, Plan, Pool};
 use terrane_media::{Media, Pmem, PmemMode, Signal};
 
 /// Of how many zones one is for commits: with fewer, what can wait does.
 const SCARCE: u64 = 32;
+/// A zone has room for its header and an item at least.
+const LEAST_ZONE_BYTES: usize = ZONE_HEADER + ITEM_HEADER + 8;
+/// What is known of a memtable ends with its word.
+const LEAST_MEMTABLE_BYTES: usize = GIDX_AT + 8;
 
 /// The zones of a persistent memory, for chain logs. It alone has the memory, so that what lies there stays as it is until a chain gives it
 /// back: what a [`crate::ChainIndex`] refers to is read without a look.
@@ -36,7 +40,8 @@ impl Space {
     /// Opens a memory: see [`Halloc::open`]. It must not be mapped by anybody else, as long as this is.
     ///
     /// # Errors
-    /// As there; [`ErrorKind::InvalidArgument`] if its zones are larger than [`MAX_ZONE_BYTES`].
+    /// As there; [`ErrorKind::InvalidArgument`] if its zones are larger than [`MAX_ZONE_BYTES`]; [`ErrorKind::Corruption`] if objects are too
+    /// small for what is in them.
     pub fn open(
         media: &dyn Media,
         path: &Path,
@@ -54,6 +59,15 @@ impl Space {
         if zones.object_bytes() as u64 > MAX_ZONE_BYTES {
             let what = format!("zones of {} bytes are too large for chain logs", zones.object_bytes());
             return Err(Error::invalid(what).with_file(halloc.pmem().path()));
+        }
+        let memtables = halloc.pool(PoolKind::Memtables);
+        // No plan has such.
+        if zones.object_bytes() < LEAST_ZONE_BYTES || memtables.object_bytes() < LEAST_MEMTABLE_BYTES {
+            let (zone, memtable) = (zones.object_bytes(), memtables.object_bytes());
+            let what = format!(
+                "persistent memory has zones of {zone} bytes, and {memtable} for a memtable, which is too little"
+            );
+            return Err(Error::corruption(what).with_file(halloc.pmem().path()));
         }
         let free = AtomicU64::new(zones.objects() - zones.taken());
         Ok(Arc::new(Space {

@@ -57,6 +57,10 @@ pub(crate) struct DbArgs {
     /// may be lost
     #[arg(long)]
     pub(crate) renew_memory: bool,
+    /// File of the persistent memory: where a new database has it (with --medium), or where it is now, if it was moved [default: in
+    /// the database's directory, or where it was]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pmem: Option<PathBuf>,
 }
 
 impl DbArgs {
@@ -69,7 +73,13 @@ impl DbArgs {
 
     /// Opens a database that must exist.
     pub(crate) fn open_existing(&self) -> terrane::Result<terrane::Db> {
-        self.open(self.options().create_if_missing(false))
+        let mut options = self.options().create_if_missing(false);
+        if let Some(path) = &self.pmem {
+            let path =
+                std::path::absolute(path).map_err(|e| terrane::Error::io(e, "resolve").with_file(path))?;
+            options = options.pmem_path(path);
+        }
+        self.open(options)
     }
 
     /// Opens it, and says if its memory was given up.
@@ -104,6 +114,9 @@ pub(crate) struct DemoArgs {
     pub(crate) cache_mib: usize,
     #[command(flatten)]
     pub(crate) medium: MediumArgs,
+    /// File of the persistent memory, with --medium [default: in the database's directory]
+    #[arg(long, value_name = "FILE", requires = "medium")]
+    pub(crate) pmem: Option<PathBuf>,
     /// Keep the database in this (new) directory instead of a temporary one
     #[arg(long, value_name = "DIR")]
     pub(crate) db: Option<PathBuf>,
@@ -122,6 +135,7 @@ impl Default for DemoArgs {
             memtable_mib: 128,
             cache_mib: 256,
             medium: MediumArgs::default(),
+            pmem: None,
             db: None,
             json: false,
         }

@@ -1,12 +1,13 @@
 //! `terrane check`: verifies every checksum and invariant.
 
 use serde_json::json;
+use terrane::CheckReport;
 
 use crate::args::CheckArgs;
 use crate::interrupt::Interrupt;
 use crate::progress;
 use crate::text::bytes;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, is_broken_pipe};
 
 pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::install();
@@ -19,9 +20,21 @@ pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
     })?;
     bar.finish_and_clear();
     db.close()?;
-    if a.json {
+    match tell(&report, a.json) {
+        // Nobody reads on; the status still says what was found.
+        Err(e) if is_broken_pipe(&*e) => {}
+        told => told?,
+    }
+    if !report.damage.is_empty() {
+        return Ok(Outcome::Negative);
+    }
+    Ok(if report.stopped { Outcome::Interrupted } else { Outcome::Done })
+}
+
+fn tell(report: &CheckReport, json: bool) -> Result<(), Failure> {
+    if json {
         let damage: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
-        println!(
+        say!(
             "{}",
             json!({
                 "clean": report.is_clean(), "subtables": report.subtables, "extents": report.extents,
@@ -31,7 +44,7 @@ pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
             })
         );
     } else {
-        println!(
+        say!(
             "{} subtables, {} extents, {} blocks, {} records, {} large values, {} verified",
             report.subtables,
             report.extents,
@@ -41,19 +54,16 @@ pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
             bytes(report.bytes)
         );
         if report.memory_records > 0 {
-            println!("{} records of memtables in persistent memory", report.memory_records);
+            say!("{} records of memtables in persistent memory", report.memory_records);
         }
         for e in &report.damage {
-            println!("{e}");
+            say!("{e}");
         }
         match report.damage.len() {
-            0 if report.stopped => println!("interrupted; no damage found so far"),
-            0 => println!("no damage found"),
-            n => println!("{n} places are damaged; hint: restore them from a backup"),
+            0 if report.stopped => say!("interrupted; no damage found so far"),
+            0 => say!("no damage found"),
+            n => say!("{n} places are damaged; hint: restore them from a backup"),
         }
     }
-    if !report.damage.is_empty() {
-        return Ok(Outcome::Negative);
-    }
-    Ok(if report.stopped { Outcome::Interrupted } else { Outcome::Done })
+    Ok(())
 }

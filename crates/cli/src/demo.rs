@@ -10,7 +10,7 @@ use terrane::{Db, Durability, Options, ReadOptions, Subtable, SubtableOptions, W
 
 use crate::args::DemoArgs;
 use crate::interrupt::Interrupt;
-use crate::medium::in_words;
+use crate::medium::{NewDb, in_words};
 use crate::progress;
 use crate::stat;
 use crate::{Failure, Outcome};
@@ -29,10 +29,15 @@ pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
         }
     };
     let options = Options::new().memtable_bytes(a.memtable_mib << 20).cache_bytes(a.cache_mib << 20);
-    let db = a.medium.create(dir, &options, a.memtable_mib)?;
+    let db = a.medium.create_or_simulate(&NewDb {
+        dir,
+        at: a.pmem.as_deref(),
+        options: &options,
+        memtable_mib: a.memtable_mib,
+    })?;
     let table = db.create_subtable("demo", SubtableOptions::new())?;
     if !a.json {
-        println!(
+        say!(
             "terrane {}: {} records of 16-byte keys and {}-byte values in {}, commits in {}",
             env!("CARGO_PKG_VERSION"),
             a.records,
@@ -51,9 +56,9 @@ pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
     }
     let stats = db.stats();
     if a.json {
-        println!("{}", json!({ "phase": "shape", "stats": stat::to_json(&stats) }));
+        say!("{}", json!({ "phase": "shape", "stats": stat::to_json(&stats) }));
     } else {
-        println!("\n{}", stat::to_text(&stats));
+        say!("\n{}", stat::to_text(&stats));
     }
     drop(table);
     let began = Instant::now();
@@ -64,12 +69,12 @@ pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
     let opened = began.elapsed();
     db.close()?;
     if a.json {
-        println!(
+        say!(
             "{}",
             json!({ "phase": "reopen", "close_s": closed.as_secs_f64(), "open_s": opened.as_secs_f64() })
         );
     } else {
-        println!("closed in {:.3} s, opened again in {:.3} s", closed.as_secs_f64(), opened.as_secs_f64());
+        say!("closed in {:.3} s, opened again in {:.3} s", closed.as_secs_f64(), opened.as_secs_f64());
     }
     Ok(if interrupt.requested() { Outcome::Interrupted } else { Outcome::Done })
 }
@@ -119,9 +124,9 @@ fn load(db: &Db, table: &Subtable, a: &DemoArgs, interrupt: &Interrupt) -> Resul
     bar.finish_and_clear();
     let rate = i as f64 / seconds.max(1e-9);
     if a.json {
-        println!("{}", json!({ "phase": "load", "records": i, "seconds": seconds, "records_per_s": rate }));
+        say!("{}", json!({ "phase": "load", "records": i, "seconds": seconds, "records_per_s": rate }));
     } else {
-        println!("load        {i} records in {seconds:.2} s: {rate:.0} records/s");
+        say!("load        {i} records in {seconds:.2} s: {rate:.0} records/s");
     }
     Ok(())
 }
@@ -185,10 +190,10 @@ fn mixed(table: &Subtable, a: &DemoArgs, interrupt: &Interrupt) -> Result<(), Fa
     }
     let seconds = began.elapsed().as_secs_f64();
     if !a.json {
-        println!("mixed       {} threads, {seconds:.1} s: 70 % get, 25 % put, 5 % scan", a.threads.max(1));
+        say!("mixed       {} threads, {seconds:.1} s: 70 % get, 25 % put, 5 % scan", a.threads.max(1));
     }
     for (name, h) in NAMES.iter().zip(&histograms) {
-        report(a, name, h, seconds);
+        report(a, name, h, seconds)?;
     }
     Ok(())
 }
@@ -206,11 +211,10 @@ fn synced(db: &Db, table: &Subtable, a: &DemoArgs, interrupt: &Interrupt) -> Res
         db.write(batch, Durability::Sync)?;
         h.record(start.elapsed().as_nanos() as u64);
     }
-    report(a, "synced put", &h, began.elapsed().as_secs_f64());
-    Ok(())
+    report(a, "synced put", &h, began.elapsed().as_secs_f64())
 }
 
-fn report(a: &DemoArgs, name: &str, h: &Histogram, seconds: f64) {
+fn report(a: &DemoArgs, name: &str, h: &Histogram, seconds: f64) -> Result<(), Failure> {
     let us = |q: f64| h.quantile(q) as f64 / 1000.0;
     let rate = h.count() as f64 / seconds.max(1e-9);
     if a.json {
@@ -218,15 +222,16 @@ fn report(a: &DemoArgs, name: &str, h: &Histogram, seconds: f64) {
             "phase": "mixed", "op": name, "ops": h.count(), "ops_per_s": rate,
             "p50_us": us(0.5), "p99_us": us(0.99), "p999_us": us(0.999), "max_us": us(1.0),
         });
-        println!("{line}");
+        say!("{line}");
     } else {
-        println!(
+        say!(
             "  {name:10} {rate:>9.0} ops/s   p50 {:>8.1} us   p99 {:>8.1} us   p99.9 {:>8.1} us",
             us(0.5),
             us(0.99),
             us(0.999)
         );
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -150,7 +150,7 @@ pub(crate) fn run(a: &LoadArgs) -> Result<Outcome, Failure> {
     let seconds = began.elapsed().as_secs_f64();
     let loaded = mark.records - start.records;
     Loaded { loaded, total: mark.records, bad, lines: mark.lines, bytes: value_bytes, seconds, finished }
-        .print(a);
+        .print(a)?;
     if finished {
         return Ok(Outcome::Done);
     }
@@ -177,22 +177,23 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn print(&self, a: &LoadArgs) {
+    fn print(&self, a: &LoadArgs) -> Result<(), Failure> {
         let Loaded { loaded, total, bad, lines, seconds, finished, .. } = *self;
         if a.json {
             let line = json!({
                 "loaded": loaded, "total": total, "bad": bad, "lines": lines, "bytes": self.bytes,
                 "seconds": seconds, "finished": finished,
             });
-            println!("{line}");
+            say!("{line}");
         } else {
-            println!(
+            say!(
                 "loaded {loaded} records ({}) in {seconds:.1} s, {:.0} records/s{}",
                 bytes(self.bytes),
                 loaded as f64 / seconds.max(1e-9),
                 if bad > 0 { format!("; {bad} bad ones left out") } else { String::new() }
             );
         }
+        Ok(())
     }
 }
 
@@ -219,7 +220,7 @@ fn sorted(
             let lines = records.lines;
             let done =
                 Loaded { loaded, total: loaded, bad: 0, lines, bytes: value_bytes, seconds, finished: true };
-            done.print(a);
+            done.print(a)?;
             return Ok(Outcome::Done);
         };
         let at = |what: String| format!("line {line}: {what}; nothing was loaded");

@@ -12,9 +12,9 @@ pub(crate) fn run(a: &StatArgs) -> Result<Outcome, Failure> {
     let stats = db.stats();
     db.close()?;
     if a.json {
-        println!("{}", to_json(&stats));
+        say!("{}", to_json(&stats));
     } else {
-        print!("{}", to_text(&stats));
+        say!("{}", to_text(&stats).trim_end());
     }
     Ok(Outcome::Done)
 }
@@ -82,9 +82,10 @@ pub(crate) fn to_text(s: &Stats) -> String {
     let _ = writeln!(o, "memtables   {} of {}", bytes(s.memtable_bytes), bytes(s.memtable_budget));
     if let Some(mode) = s.pmem_mode {
         let renewed = if s.pmem_renewed { ", made anew and filled from the log" } else { "" };
+        let gap = if s.log_gap { "; the log behind it has a gap, so this is needed" } else { "" };
         let _ = writeln!(
             o,
-            "pmem        {} of {}{renewed}, {} of them indexes, {} of indexes beside it; {} of blocks, {} lookups answered; {}",
+            "pmem        {} of {}{renewed}, {} of them indexes, {} of indexes beside it; {} of blocks, {} lookups answered; {}{gap}",
             bytes(s.pmem_used),
             bytes(s.pmem_bytes),
             bytes(s.pmem_index_bytes),

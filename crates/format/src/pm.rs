@@ -71,7 +71,7 @@ pub const MAX_TAG: u64 = (1 << (62 - CHECK_BITS)) - 1;
 pub enum PoolKind {
     /// What is known of a subtable.
     Subtables,
-    /// What is known of a memtable, and which zones it has.
+    /// What is known of a memtable. Which zones it has they say themselves.
     Memtables,
     /// Room for records.
     Zones,

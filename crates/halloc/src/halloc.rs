@@ -21,7 +21,7 @@ use crate::pool::Pool;
 
 /// Bytes of an object that stands for a subtable.
 const SUBTABLE_BYTES: u64 = PM_BLOCK as u64;
-/// Bytes of an object that stands for a memtable: 500 zones and what is known of it.
+/// Bytes of an object that stands for a memtable: what is known of it, which takes the fewest, and room for what later versions keep there.
 const MEMTABLE_BYTES: u64 = 2048;
 
 /// How a new memory is divided.
@@ -103,7 +103,7 @@ impl Halloc {
         create_pmem(media, path, len, &header.encode())
     }
 
-    /// Opens the memory that is number `device` of the database `uuid`, and writes down that it is open. A few milliseconds for a million
+    /// Opens the memory that is number `device` of the database `uuid`, and writes down that it is open. Some ten milliseconds for a million
     /// objects, and those of mapping the file. Nobody else may have it open: the database's lock sees to that.
     ///
     /// # Errors

@@ -89,7 +89,7 @@ impl Table {
 }
 
 impl Pool {
-    /// Builds the freelist from the words: takes a few milliseconds for a million objects. What they say is durable then, `flushed` or
+    /// Builds the freelist from the words: takes some ten milliseconds for a million objects. What they say is durable then, `flushed` or
     /// not before: a process may have died between storing one and flushing it.
     ///
     /// # Errors

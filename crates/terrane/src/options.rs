@@ -2,6 +2,7 @@
 
 mod pmem;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use terrane_base::{Error, Result};
@@ -38,6 +39,7 @@ pub struct Options {
     pub(crate) compaction_devices: Vec<Arc<dyn Device>>,
     pub(crate) medium: Option<Medium>,
     pub(crate) renew_memory: bool,
+    pub(crate) pmem_path: Option<PathBuf>,
     /// What persistent memory allows a batch, where that is the medium.
     pub(crate) batch_in_memory: Option<u64>,
     pub(crate) tuning: Tuning,
@@ -141,6 +143,7 @@ impl Default for Options {
             compaction_devices: Vec::new(),
             medium: None,
             renew_memory: false,
+            pmem_path: None,
             batch_in_memory: None,
             tuning: Tuning::default(),
             #[cfg(feature = "reference-counts")]
@@ -239,6 +242,15 @@ impl Options {
         self
     }
 
+    /// Where the persistent memory of a database that has one is now, if it was moved: absolute, or in the database's directory. Opening notes it for the
+    /// next time. For who leaves [`Options::medium`] as it is, since [`PmemOptions::path`] says it too. Opening fails with
+    /// [`crate::ErrorKind::InvalidArgument`] where the database has no such memory, and as ever where it does not lie there.
+    #[must_use]
+    pub fn pmem_path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.pmem_path = Some(path.into());
+        self
+    }
+
     /// Replaces internal sizes; for tests and benches.
     #[doc(hidden)]
     #[must_use]
@@ -276,6 +288,10 @@ impl Options {
         }
         if let Some(Medium::Pmem(memory)) = &self.medium {
             memory.check()?;
+        }
+        if self.medium.is_some() && self.pmem_path.is_some() {
+            return Err(Error::invalid("both Options::medium and Options::pmem_path are set")
+                .with_hint("a medium says where its memory is: PmemOptions::path"));
         }
         if self.memtable_bytes > (1 << 44) || self.cache_bytes > (1 << 44) {
             return Err(Error::invalid("memtable_bytes and cache_bytes must be below 16 TiB"));

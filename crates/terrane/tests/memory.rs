@@ -105,7 +105,7 @@ fn a_memory_that_is_gone_or_damaged_or_anothers_is_told() {
     gone.remove_file(&file).unwrap();
     let e = open(&gone, &tiny_without_medium()).unwrap_err();
     assert_eq!((e.kind(), e.file()), (ErrorKind::NotFound, Some(&*file)));
-    assert!(e.hint().is_some_and(|h| h.contains("PmemOptions::path")), "{e}");
+    assert!(e.hint().is_some_and(|h| h.contains("Options::pmem_path")), "{e}");
 
     // It may lie elsewhere now, and is remembered there.
     let moved = image.crash(CrashKind::PowerKept, 0);
@@ -273,6 +273,81 @@ fn indexes_in_main_memory_leave_what_memtables_may_take_to_records() {
     }
     assert!(most > full.memtable_budget / 4 && db.stats().flushes > 1, "{most}, {:?}", db.stats());
     db.close().unwrap();
+}
+
+/// Of a memory as large as main memory, or larger, that is what main memory has to hold once it is lost.
+#[test]
+fn memtables_may_be_kept_from_most_of_it_and_so_is_what_an_opening_takes_from_the_log() {
+    const BOUND: u64 = 1 << 20;
+    const ZONE: u64 = 64 << 10;
+    let memory = PmemOptions::new(4 << 20).trailing_log(true);
+    let refused = open(
+        &SimMedia::new(1),
+        &tiny_without_medium().medium(Medium::Pmem(memory.clone().memtable_bytes(BOUND - 1))),
+    );
+    assert_eq!(refused.map(drop).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let media = SimMedia::new(1);
+    let db = open(&media, &tiny_without_medium().medium(Medium::Pmem(memory.memtable_bytes(BOUND)))).unwrap();
+    assert_eq!(db.stats().memtable_budget, BOUND);
+    let tables = ["a", "b"].map(|name| db.create_subtable(name, tiny_table()).unwrap());
+    let (mut most, mut largest) = (0, None);
+    for n in 0..30_000 {
+        tables[n as usize % 2].put(&key(n), &[n as u8; 100]).unwrap();
+        let used: u64 = db.stats().subtables.iter().map(|t| t.memtable_bytes).sum();
+        if used > most {
+            (most, largest) = (used, Some((n + 1, media.image())));
+        }
+    }
+    assert!((BOUND / 2..=BOUND + 4 * ZONE).contains(&most), "{most}");
+    drop((tables, db));
+    media.shutdown();
+    let (rows, image) = largest.unwrap();
+    let media = image.crash(CrashKind::Process, 1);
+    media.remove_file(&Path::new(DIR).join("pmem")).unwrap();
+    let db = open(&media, &tiny_without_medium().renew_memory(true)).unwrap();
+    let stats = db.stats();
+    assert!(stats.pmem_renewed && stats.memtable_bytes <= most + 4 * ZONE, "{most}, {stats:?}");
+    let found: u64 =
+        ["a", "b"].iter().map(|name| contents_of(&db.subtable(name).unwrap()).len() as u64).sum();
+    assert_eq!(found, rows);
+    db.close().unwrap();
+}
+
+/// Commits on their way may open more zones: a chain has as many left as there can be of these.
+#[test]
+fn a_memtable_freezes_before_its_chain_has_all_the_zones_that_it_can_have() {
+    const ZONE: u64 = 8 << 10;
+    const MOST: u64 = 3072 * ZONE;
+    let media = SimMedia::new(1);
+    let memory = PmemOptions::new(160 << 20).zone_bytes(ZONE);
+    let db = open(&media, &tiny_without_medium().medium(Medium::Pmem(memory))).unwrap();
+    assert!(db.stats().memtable_budget / 2 > MOST + 1000 * ZONE, "{:?}", db.stats());
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    let value = |n: u64| vec![n as u8; 500 + (n % 100) as usize];
+    let (mut most, mut rows) = (0, 0);
+    // The newest one's, until it freezes.
+    while let [only] = &db.stats().subtables[..]
+        && only.memtables == 1
+    {
+        most = most.max(only.memtable_bytes);
+        for n in rows..rows + 50 {
+            t.put(&key(n), &value(n)).unwrap();
+        }
+        rows += 50;
+        assert!(rows < 100_000, "it never froze");
+    }
+    assert!((MOST - 100 * ZONE..=MOST + ZONE).contains(&most), "{} zones", most / ZONE);
+    let image = media.image();
+    drop((t, db));
+    media.shutdown();
+    for kind in [CrashKind::PowerLost, CrashKind::PowerWords] {
+        let db = open(&image.crash(kind, 3), &tiny_without_medium()).unwrap();
+        let t = db.subtable("t").unwrap();
+        assert_eq!(contents_of(&t).len() as u64, rows);
+        (0..rows).step_by(97).for_each(|n| assert_eq!(t.get(&key(n)).unwrap(), Some(value(n)), "{n}"));
+        drop(t);
+        db.close().unwrap();
+    }
 }
 
 #[test]

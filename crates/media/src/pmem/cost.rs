@@ -2,7 +2,8 @@
 //!
 //! Blocks of [`PM_BLOCK`] bytes take their time to write, one after the other, whoever writes them, and a fence waits for those of its
 //! thread; and blocks take their time to come when they are read. Writes that follow one another within a block are one, for a thread: the
-//! device has a small buffer in which they meet. Whatever such a memory takes part in is *simulated*, and whoever reports it says so.
+//! device has a small buffer in which they meet. Words that are loaded or exchanged one by one take no time: they are few, and lie in lines that
+//! the processor mostly has. Whatever such a memory takes part in is *simulated*, and whoever reports it says so.
 //!
 //! The figures are those of one module of Optane DCPMM: J. Izraelevitz et al., "Basic Performance Measurements of the Intel Optane DC
 //! Persistent Memory Module", 2019.
@@ -107,6 +108,15 @@ impl CostlyPmem {
         }
     }
 
+    /// Nanoseconds until a range has come.
+    fn read_nanos(&self, offset: usize, len: usize) -> u64 {
+        if len == 0 {
+            return 0;
+        }
+        let more = ((offset + len - 1) / PM_BLOCK - offset / PM_BLOCK) as u64;
+        self.cost.read.as_nanos() as u64 + self.cost.read_next.as_nanos() as u64 * more
+    }
+
     fn wait_until(&self, moment: u64) {
         while self.now() < moment {
             std::hint::spin_loop();
@@ -160,10 +170,9 @@ impl Pmem for CostlyPmem {
     }
 
     fn touch(&self, offset: usize, len: usize) {
-        if len > 0 {
-            let blocks = (offset + len - 1) / PM_BLOCK - offset / PM_BLOCK + 1;
-            let more = self.cost.read_next.as_nanos() as u64 * (blocks as u64 - 1);
-            self.wait_until(self.now() + self.cost.read.as_nanos() as u64 + more);
+        match self.read_nanos(offset, len) {
+            0 => {}
+            nanos => self.wait_until(self.now() + nanos),
         }
     }
 
@@ -198,6 +207,29 @@ mod tests {
         assert_eq!(queue.add(1000, 100), 1100);
         assert_eq!(queue.add(1010, 100), 1200, "behind the one before");
         assert_eq!(queue.add(5000, 100), 5100, "at once");
+    }
+
+    #[test]
+    fn the_first_block_takes_longer_to_come_than_those_behind_it() {
+        let media = SimMedia::new(1);
+        create_pmem(&*media, Path::new("/pm"), 4096, &[]).unwrap();
+        let inner = media.map_pmem(Path::new("/pm"), PmemMode::Dax).unwrap();
+        let cost = |read, read_next| PmemCost {
+            read: Duration::from_nanos(read),
+            read_next: Duration::from_nanos(read_next),
+            write: Duration::ZERO,
+        };
+        let pm = CostlyPmem::new(inner.clone(), cost(1000, 10));
+        assert_eq!(pm.read_nanos(100, 0), 0);
+        assert_eq!((pm.read_nanos(0, 1), pm.read_nanos(0, 256), pm.read_nanos(255, 1)), (1000, 1000, 1000));
+        assert_eq!((pm.read_nanos(255, 2), pm.read_nanos(0, 1024)), (1010, 1030));
+        // And who reads waits as long as that.
+        let pm = CostlyPmem::new(inner, cost(2_000_000, 0));
+        for read in [|pm: &CostlyPmem| pm.touch(0, 8), |pm: &CostlyPmem| pm.load(0, &mut [0; 8]).unwrap()] {
+            let before = pm.now();
+            read(&pm);
+            assert!(pm.now() >= before + 2_000_000);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! * 16, *poison*. What fails behind a reservation ends all writing.
 //! * 17, *checksums*. Records carry their own; they are looked at when the chain is read back, when it is written out and, on a device, when a
 //!   value is read.
-//! * 18, *bounded*. Zones count against the budget of the memtables, so what holds writers up before memory is full does so before zones are;
+//! * And memory is bounded. Zones count against the budget of the memtables, so what holds writers up before memory is full does so before zones are;
 //!   and no commit begins for which none is left.
 //!
 //! # Concurrency
@@ -173,10 +173,11 @@ impl Chains {
         (all * zone, (all.saturating_sub(self.space.free() + kept) * zone).saturating_sub(shelf))
     }
 
-    /// What memtables may take of a memory. Their indexes, if they lie elsewhere, may take as much there.
-    pub(crate) fn budget(space: &Space) -> usize {
+    /// What memtables may take of a memory, where it is to be `bound` at most. Their indexes, if they lie elsewhere, may take as much there.
+    pub(crate) fn budget(space: &Space, bound: Option<u64>) -> usize {
         let bytes = space.zone_count() as usize * space.zone_bytes();
-        bytes - bytes / SPARE
+        let most = bytes - bytes / SPARE;
+        bound.map_or(most, |bound| most.min(usize::try_from(bound).unwrap_or(most)))
     }
 
     /// Whether commits on their way may need more zones of this chain than it can open: nobody may begin one then.

@@ -10,6 +10,8 @@ use crate::recovery::MEMORY;
 
 /// Smallest legal persistent memory.
 pub(super) const MIN_PMEM_BYTES: u64 = 4 << 20;
+/// What memtables may take of a large one at least: sixteen of its zones.
+const LEAST_MEMTABLE_BYTES: u64 = 64 << 20;
 
 /// A persistent memory for a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,13 +21,15 @@ pub struct PmemOptions {
     pub(crate) mode: PmemMode,
     pub(crate) trailing_log: bool,
     pub(crate) index_in_memory: bool,
+    pub(crate) memtable_bytes: Option<u64>,
     pub(crate) zone_bytes: u64,
     pub(crate) cost: Option<PmemCost>,
 }
 
 impl PmemOptions {
     /// A memory of `bytes` bytes, at least 4 MiB: a file `pmem` in the database's directory, which must lie on a file system of persistent
-    /// memory. Seven eighths of it are what memtables may take, in place of [`crate::Options::memtable_bytes`].
+    /// memory. Seven eighths of it are what memtables may take, in place of [`crate::Options::memtable_bytes`] (see
+    /// [`PmemOptions::memtable_bytes`]).
     /// Half of that is written out at a time, so it should be some hundred times what all subtables take at least, half a MiB each.
     ///
     /// What finds the records, indexes and filters, is in main memory in addition: some 50 bytes a record ([`crate::Stats::memtable_index_bytes`]), a
@@ -39,6 +43,7 @@ impl PmemOptions {
             mode: PmemMode::Dax,
             trailing_log: false,
             index_in_memory: false,
+            memtable_bytes: None,
             zone_bytes: 0,
             cost: None,
         }
@@ -92,6 +97,20 @@ impl PmemOptions {
         self
     }
 
+    /// The most that memtables may take of it, bytes; default seven eighths of it, which is the most. At least 64 MiB, or a quarter of the memory where
+    /// that is less. What they do not take holds cached blocks, on a device.
+    ///
+    /// It bounds two things that go into main memory: the indexes of memtables, which may take as much; and, where there is a log behind it, what an
+    /// opening takes from that which finds the memory gone, or (in the page cache) from before a power failure: all records that were not written out
+    /// yet. So it is for memories that are as large as main memory or larger. The less it is, the smaller are the runs that are written
+    /// out, and the more is rewritten for each record. It may be another choice at each opening; one without a medium
+    /// ([`crate::Options::medium`]), as the program's, has the default.
+    #[must_use]
+    pub fn memtable_bytes(mut self, bytes: u64) -> Self {
+        self.memtable_bytes = Some(bytes);
+        self
+    }
+
     /// Whether there is a log behind it.
     pub(crate) fn has_log(&self) -> bool {
         self.trailing_log || self.mode == PmemMode::PageCache
@@ -121,6 +140,12 @@ impl PmemOptions {
         }
         if self.bytes < MIN_PMEM_BYTES && self.zone_bytes == 0 {
             let what = format!("a persistent memory has {MIN_PMEM_BYTES} bytes at least, not {}", self.bytes);
+            return Err(Error::invalid(what));
+        }
+        let least = LEAST_MEMTABLE_BYTES.min(self.bytes / 4);
+        if let Some(bytes) = self.memtable_bytes.filter(|bytes| *bytes < least) {
+            let what =
+                format!("PmemOptions::memtable_bytes is {bytes}, the least is {least} for this memory");
             return Err(Error::invalid(what));
         }
         if self.index_in_memory && self.mode == PmemMode::PageCache {

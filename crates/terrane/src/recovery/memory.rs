@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use terrane_base::reclaim::Clock;
-use terrane_base::{Error, Lsn, Result, SubtableId};
+use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_chainlog::{Chain, Space, recover};
 use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
 use terrane_media::{Media, PmemMode, Pool, in_shares};
@@ -74,22 +74,34 @@ pub(super) fn open(
     let (media, uuid, state) = (&**renewal.media, renewal.uuid, renewal.state);
     let at = |place: &MemoryPlace| dir.join(PathBuf::from(OsStr::from_bytes(&place.path)));
     let place = match (&state.memory, &options.medium) {
+        (None, None) if options.pmem_path.is_some() => return Err(other_medium("a log", dir)),
         (None, None | Some(Medium::Log)) => return Ok(None),
         // Never open before, so nothing was committed.
         (None, Some(Medium::Pmem(wanted))) if state.log.generation == 0 => {
             let (path, place) = (dir.join(&wanted.path), recorded(wanted));
             // An attempt before this one may have come so far; whose it is is seen when it is opened.
-            if !media.exists(&path)? {
+            let is_new = !media.exists(&path)?;
+            if is_new {
                 Space::create(media, &path, &wanted.plan(), uuid, place.number)?;
             }
-            let opened = renewal.open(path, place)?;
+            let opened = renewal.open(path.clone(), place).inspect_err(|e| {
+                if is_new && e.kind() == ErrorKind::Unsupported {
+                    // There is no such memory here, and nothing in it. (If this fails too, it lies there.)
+                    let _ = media.remove_file(&path);
+                }
+            })?;
             manifest.append(&[Edit::Memory(opened.place.clone())])?;
             // Nothing was ever in it.
             return Ok(Some(Opened { is_new: false, ..opened }));
         }
         (None, Some(Medium::Pmem(_))) => return Err(other_medium("a log", dir)),
         (Some(_), Some(Medium::Log)) => return Err(other_medium("persistent memory", dir)),
-        (Some(place), None) => place.clone(),
+        (Some(had), None) => {
+            let moved = options.pmem_path.as_ref().map(|path| path_bytes(path));
+            let wanted = MemoryPlace { path: moved.unwrap_or_else(|| had.path.clone()), ..had.clone() };
+            renewal.was_at = (at(had) != at(&wanted)).then(|| at(had));
+            wanted
+        }
         (Some(had), Some(Medium::Pmem(wanted))) => {
             let wanted = MemoryPlace { number: had.number, ..recorded(wanted) };
             let kind = |place: &MemoryPlace| (place.has_log, place.mode == MemoryMode::PageCache);
@@ -107,6 +119,10 @@ pub(super) fn open(
     Ok(Some(opened))
 }
 
+fn path_bytes(path: &Path) -> Vec<u8> {
+    path.as_os_str().as_bytes().to_vec()
+}
+
 fn other_medium(has: &str, dir: &Path) -> Error {
     Error::invalid(format!("the commits of this database go to {has}"))
         .with_file(dir)
@@ -119,9 +135,15 @@ fn recorded(wanted: &PmemOptions) -> MemoryPlace {
         PmemMode::StandIn => MemoryMode::StandIn,
         PmemMode::PageCache => MemoryMode::PageCache,
     };
-    let path = wanted.path.as_os_str().as_bytes().to_vec();
     let has_log = wanted.has_log();
-    MemoryPlace { path, mode, bytes: wanted.bytes, zone_bytes: wanted.zone_bytes, number: 0, has_log }
+    MemoryPlace {
+        path: path_bytes(&wanted.path),
+        mode,
+        bytes: wanted.bytes,
+        zone_bytes: wanted.zone_bytes,
+        number: 0,
+        has_log,
+    }
 }
 
 pub(super) fn mode_of(mode: MemoryMode) -> PmemMode {

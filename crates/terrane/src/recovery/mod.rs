@@ -104,7 +104,11 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let in_memory = memory::open(dir, &manifest, &options, &mut renewal)?;
     let mut options = options;
     if let Some(opened) = &in_memory {
-        options.memtable_bytes = Chains::budget(&opened.space);
+        let bound = match &options.medium {
+            Some(Medium::Pmem(memory)) => memory.memtable_bytes,
+            _ => None,
+        };
+        options.memtable_bytes = Chains::budget(&opened.space, bound);
         // What trails behind takes it too.
         options.batch_in_memory = Some(Chains::max_batch(&opened.space).min(options.max_logged_bytes()));
     }

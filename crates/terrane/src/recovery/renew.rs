@@ -99,7 +99,7 @@ impl Renewal<'_> {
             let what = "the database's persistent memory is here, and not where it is looked for";
             return Err(Error::invalid(what)
                 .with_file(was_at)
-                .with_hint("say so (PmemOptions::path), or take it away if it is of no use"));
+                .with_hint("say so (PmemOptions::path, Options::pmem_path, terrane --pmem), or take it away if it is of no use"));
         }
         let mut gap = 0..0;
         Log::recover(self.media, self.log, RecoverFrom::of(&self.state.log), &mut |piece| {
@@ -150,7 +150,9 @@ fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
             let why = if place.has_log { renew } else { "it has the newest commits" };
             Error::new(ErrorKind::NotFound, "the database's persistent memory is not there")
                 .with_file(path)
-                .with_hint(format!("mount it, or say where it is (PmemOptions::path); {why}"))
+                .with_hint(format!(
+                    "mount it, or say where it is (Options::pmem_path, terrane --pmem); {why}"
+                ))
         }
         ErrorKind::Corruption | ErrorKind::Stale if place.has_log => e.with_hint(renew),
         ErrorKind::Corruption => e.with_hint("restore the database, its memory with it, from a backup"),
