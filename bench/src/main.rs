@@ -34,9 +34,15 @@ fn main() -> std::process::ExitCode {
     };
     match done {
         Ok(()) => std::process::ExitCode::SUCCESS,
+        // Nobody reads on.
+        Err(e) if is_broken_pipe(&*e) => std::process::ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("terrane-bench: {e}");
             std::process::ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(e: &(dyn std::error::Error + 'static)) -> bool {
+    e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -173,17 +173,20 @@ impl Recorder {
             min_second_ops: whole.first().copied(),
             p5_second_ops: whole.get(whole.len() / 20).copied(),
             median_second_ops: whole.get(whole.len() / 2).copied(),
-            last_fifth: self.last_fifth(),
+            fifths: self.fifths(),
             series: self.series(),
         }
     }
 
-    /// Operations of the last fifth of the whole seconds, against those of the first.
-    fn last_fifth(&self) -> Option<f64> {
+    /// Operations a second in each fifth of the whole seconds, the first and the last of which are as long.
+    fn fifths(&self) -> Vec<u64> {
         let whole = &self.seconds[..self.seconds.len().saturating_sub(1)];
-        let fifth = whole.len() / 5;
-        let of = |seconds: &[u64]| seconds.iter().sum::<u64>() as f64;
-        (fifth > 0).then(|| of(&whole[whole.len() - fifth..]) / of(&whole[..fifth]).max(1.0))
+        let len = whole.len() / 5;
+        if len == 0 {
+            return Vec::new();
+        }
+        let begins = (0..5).map(|i| (whole.len() - len) * i / 4);
+        begins.map(|at| whole[at..at + len].iter().sum::<u64>() / len as u64).collect()
     }
 
     fn series(&self) -> Vec<Second> {
@@ -231,8 +234,8 @@ pub(crate) struct Measured {
     pub(crate) min_second_ops: Option<u64>,
     pub(crate) p5_second_ops: Option<u64>,
     pub(crate) median_second_ops: Option<u64>,
-    /// What the last fifth of the time did, against the first; none if that is less than a second.
-    pub(crate) last_fifth: Option<f64>,
+    /// Operations a second in each fifth of the time; nothing if that is less than a second.
+    pub(crate) fifths: Vec<u64>,
     /// Second by second, for workloads that are about that.
     pub(crate) series: Vec<Second>,
 }
@@ -270,8 +273,10 @@ mod tests {
         a.add(&b).unwrap();
         let m = a.result();
         assert_eq!((m.min_second_ops, m.median_second_ops), (Some(0), Some(10)));
-        assert_eq!(m.last_fifth, None);
+        assert!(m.fifths.is_empty());
         a.seconds = vec![10, 1, 1, 1, 4, 0];
-        assert_eq!(a.result().last_fifth, Some(0.4));
+        assert_eq!(a.result().fifths, [10, 1, 1, 1, 4]);
+        a.seconds = vec![10, 20, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 6, 0];
+        assert_eq!(a.result().fifths, [15, 3, 3, 3, 5]);
     }
 }

@@ -39,8 +39,11 @@ pub(crate) struct Row {
     pub(crate) min_second_ops: Option<u64>,
     pub(crate) p5_second_ops: Option<u64>,
     pub(crate) median_second_ops: Option<u64>,
-    /// What the last fifth of the time did, against the first.
+    /// What the last fifth of the time did, against the first; none if that is less than a second.
     pub(crate) last_fifth: Option<f64>,
+    /// Operations a second in each fifth.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) fifths: Vec<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) series: Vec<Second>,
     /// Most runs of the uppermost level on disk, and most bytes of data on disk per byte of the records, at any second.
@@ -91,7 +94,12 @@ impl Row {
             min_second_ops: m.min_second_ops,
             p5_second_ops: m.p5_second_ops,
             median_second_ops: m.median_second_ops,
-            last_fifth: m.last_fifth,
+            last_fifth: m
+                .fifths
+                .first()
+                .zip(m.fifths.last())
+                .map(|(first, last)| *last as f64 / (*first).max(1) as f64),
+            fifths: m.fifths,
             series: m.series,
             max_l0_runs: a.peaks.l0_runs,
             max_space_amp: a.peaks.data_bytes as f64 / live,
@@ -233,7 +241,7 @@ pub(crate) mod tests {
             min_second_ops: None,
             p5_second_ops: None,
             median_second_ops: None,
-            last_fifth: None,
+            fifths: Vec::new(),
             series: Vec::new(),
         };
         let answer = Answer {

@@ -285,3 +285,37 @@ impl Drop for Admission {
         self.space.add_free(self.left);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use terrane_format::pm::{MAX_HEADER, PmHeader};
+    use terrane_media::OpenMode;
+    use terrane_media::sim::SimMedia;
+
+    use super::*;
+
+    /// What no plan has may still be written down, with a checksum that matches.
+    #[test]
+    fn objects_too_small_for_what_is_in_them_are_damage() {
+        for small in [PoolKind::Zones, PoolKind::Memtables] {
+            let media = SimMedia::new(1);
+            let path = Path::new("/pm");
+            let plan = Plan { bytes: 4 << 20, subtables: 1, memtables: 4, zone_bytes: 64 << 10 };
+            Space::create(&*media, path, &plan, [1; 16], 0).unwrap();
+            let open = || Space::open(&*media, path, PmemMode::Dax, [1; 16], 0);
+            drop(open().unwrap());
+            let file = media.open(path, OpenMode { write: true, create_new: false, direct: false }).unwrap();
+            let mut beginning = [0; MAX_HEADER];
+            file.read_at(&mut beginning, 0).unwrap();
+            let mut header = PmHeader::decode(&beginning).unwrap();
+            for pool in header.pools.iter_mut().filter(|pool| pool.kind == small) {
+                pool.object_bytes = 64;
+            }
+            file.write_at(&header.encode(), 0).unwrap();
+            drop(file);
+            let e = open().unwrap_err();
+            assert_eq!((e.kind(), e.file()), (ErrorKind::Corruption, Some(path)), "{e}");
+            assert!(e.message().contains("too little"), "{e}");
+        }
+    }
+}

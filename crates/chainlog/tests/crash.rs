@@ -66,10 +66,14 @@ fn units_of(commit: &Commit) -> u64 {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     committed: BTreeMap<Lsn, Commit>,
-    /// Not all of them are there yet, and the first may be: they are ordered one after the other.
+    /// On their way. They are ordered one after the other.
     moving: BTreeMap<Lsn, Commit>,
+    /// The first of these is being ordered, and may be there.
+    ordering: bool,
     /// Memtables that are being released, or were: by subtable, up to which LSN all is gone or going.
     going: BTreeMap<u64, Lsn>,
+    /// Those of them that were, and do not come back.
+    gone: BTreeMap<u64, Lsn>,
     settled: Lsn,
 }
 
@@ -114,14 +118,24 @@ impl Model {
         let space = open(media);
         let recovered = recover(&space, self.settled).unwrap_or_else(|e| panic!("{what}: {e:?}"));
         media.on_op(None);
-        let found = self.allowed(content(&recovered.chains));
+        let found = content(&recovered.chains);
+        for (subtable, to) in &self.gone {
+            let back = found.range(..=to).any(|(_, commit)| commit.contains_key(subtable));
+            assert!(!back, "{what}: of {subtable} something up to {to} has come back");
+        }
+        let found = self.allowed(found);
         let certain = self.allowed(self.committed.clone());
         let mut with_last = self.committed.clone();
-        with_last.extend(self.moving.first_key_value().map(|(lsn, commit)| (*lsn, commit.clone())));
+        let being_ordered = self.moving.first_key_value().filter(|_| self.ordering);
+        with_last.extend(being_ordered.map(|(lsn, commit)| (*lsn, commit.clone())));
+        let last_end = with_last.iter().map(|(lsn, commit)| lsn + units_of(commit)).max();
         let with_last = self.allowed(with_last);
         assert!(found == certain || found == with_last, "{what}: {found:?}");
         let ends = self.committed.iter().map(|(lsn, commit)| lsn + units_of(commit));
         assert!(ends.max().unwrap_or(0) <= recovered.next_lsn, "{what}");
+        // (A memtable may be there whose first commit is not.)
+        let bound = last_end.into_iter().chain(self.moving.keys().copied()).max();
+        assert!(recovered.next_lsn <= bound.unwrap_or(0).max(self.settled).max(1), "{what}");
         // What a recovery has found stays so, also if power fails right behind it.
         for kind in [CrashKind::PowerLost, CrashKind::PowerWords] {
             let again = open(&media.image().crash(kind, 1));
@@ -155,8 +169,14 @@ impl Model {
         let last: BTreeMap<u64, &Chain> = chains.iter().map(|c| (c.of().subtable, c)).collect();
         commit(&space, &last, next_lsn, &more).unwrap();
         let mut want = content(&chains);
+        let whole = want.clone();
         assert_eq!(want.remove(&next_lsn), Some(more), "{what}");
         assert_eq!(self.allowed(want), found, "{what}");
+        // It lies where there was what had not been ordered, and stays.
+        let kinds = [CrashKind::Process, CrashKind::PowerLost, CrashKind::PowerWords];
+        let kind = kinds[whole.len() % kinds.len()];
+        let again = recover(&open(&media.image().crash(kind, 2)), self.settled).unwrap();
+        assert_eq!((again.undone, content(&again.chains)), (None, whole), "{what}: {kind:?} after more");
     }
 }
 
@@ -205,14 +225,14 @@ enum Step {
 
 /// Commits that are under way at the same time, each by a thread of its own. They get their places one after the other, are written item by item in
 /// an order that follows from the seed, and are ordered by another thread as soon as it comes to it and all before them are there. `midway` is
-/// called once, when some are there, with the LSN of the first that is not; `ordered` when one is.
+/// called once, when some are there, with the LSN of the first that is not; `ordering` before one is ordered, and behind it, with its LSN then.
 fn commit_together(
     space: &Arc<Space>,
     chains: &BTreeMap<u64, &Chain>,
     commits: &BTreeMap<Lsn, Commit>,
     seed: &mut u64,
     midway: impl FnOnce(Lsn),
-    ordered: impl Fn(Lsn),
+    ordering: impl Fn(Option<Lsn>),
 ) {
     std::thread::scope(|s| {
         let leaders = commits.iter().map(|(lsn, of)| {
@@ -269,11 +289,12 @@ fn commit_together(
             }
             while let Some((leader, (lsn, of))) = unordered.next_if(|(leader, _)| written[*leader].is_some())
             {
+                ordering(None);
                 for (subtable, item) in of.keys().zip(written[leader].as_ref().unwrap()) {
                     chains[subtable].advance(*item).unwrap();
                 }
                 space.fence();
-                ordered(*lsn);
+                ordering(Some(*lsn));
             }
             if let Some((_, (lsn, _))) = unordered.peek()
                 && written.iter().any(Option::is_some)
@@ -307,7 +328,9 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
             m.settled = settled;
             m.going.insert(chain.of().subtable, settled - 1);
             drop(m);
+            let subtable = chain.of().subtable;
             chain.release(settled).unwrap();
+            model.lock().unwrap().gone.insert(subtable, settled - 1);
         };
         let together = if next(&mut seed, 2) == 0 { 1 } else { 2 + next(&mut seed, 2) };
         if let Some(chain) = to_release.take_if(|_| together == 1) {
@@ -326,12 +349,6 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
                     (0..1 + next(&mut seed, 3)).map(|_| vec![lsn as u8; next(&mut seed, 600) as usize]);
                 of.insert(subtable, values.collect());
             }
-            for subtable in of.keys() {
-                if !chains.contains_key(subtable) {
-                    let of = ChainMemtable { subtable: *subtable, generation: lsn, from_lsn: lsn };
-                    chains.insert(*subtable, Chain::create(&space, of).unwrap());
-                }
-            }
             let units = units_of(&of);
             if units > 0 {
                 commits.insert(lsn, of);
@@ -339,11 +356,21 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
             }
         }
         model.lock().unwrap().moving = commits.clone();
+        for (lsn, of) in &commits {
+            for subtable in of.keys() {
+                if !chains.contains_key(subtable) {
+                    let of = ChainMemtable { subtable: *subtable, generation: *lsn, from_lsn: *lsn };
+                    chains.insert(*subtable, Chain::create(&space, of).unwrap());
+                }
+            }
+        }
         let refs = chains.iter().map(|(s, c)| (*s, c)).collect();
-        let ordered = |lsn: Lsn| {
+        let ordering = |done: Option<Lsn>| {
             let mut m = model.lock().unwrap();
-            let of = m.moving.remove(&lsn).unwrap();
-            m.committed.insert(lsn, of);
+            m.ordering = done.is_none();
+            if let Some((lsn, of)) = done.and_then(|lsn| m.moving.remove_entry(&lsn)) {
+                m.committed.insert(lsn, of);
+            }
         };
         // Its memtable is settled: those under way go to others.
         let midway = |first: Lsn| {
@@ -351,7 +378,7 @@ fn history(number: u64, steps: u64) -> Vec<(Image, Model)> {
                 release(chain, first);
             }
         };
-        commit_together(&space, &refs, &commits, &mut seed, midway, ordered);
+        commit_together(&space, &refs, &commits, &mut seed, midway, ordering);
         if let Some(chain) = to_release {
             release(chain, lsn);
         }

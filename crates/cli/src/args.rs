@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-use crate::medium::MediumArgs;
+use crate::medium::{MediumArgs, memory_path};
 
 /// Terrane, a key-value storage engine.
 #[derive(Debug, Parser)]
@@ -57,8 +57,8 @@ pub(crate) struct DbArgs {
     /// may be lost
     #[arg(long)]
     pub(crate) renew_memory: bool,
-    /// File of the persistent memory: where a new database has it (with --medium), or where it is now, if it was moved [default: in
-    /// the database's directory, or where it was]
+    /// File of the persistent memory: with --medium where a new database has it, without where it is now, if it was moved [default:
+    /// in the database's directory, or where it was]
     #[arg(long, value_name = "FILE")]
     pub(crate) pmem: Option<PathBuf>,
 }
@@ -75,9 +75,7 @@ impl DbArgs {
     pub(crate) fn open_existing(&self) -> terrane::Result<terrane::Db> {
         let mut options = self.options().create_if_missing(false);
         if let Some(path) = &self.pmem {
-            let path =
-                std::path::absolute(path).map_err(|e| terrane::Error::io(e, "resolve").with_file(path))?;
-            options = options.pmem_path(path);
+            options = options.pmem_path(memory_path(&self.db, path)?);
         }
         self.open(options)
     }

@@ -7,7 +7,7 @@ use crate::args::CheckArgs;
 use crate::interrupt::Interrupt;
 use crate::progress;
 use crate::text::bytes;
-use crate::{Failure, Outcome, is_broken_pipe};
+use crate::{Failure, Outcome, unless_unread};
 
 pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::install();
@@ -20,11 +20,7 @@ pub(crate) fn run(a: &CheckArgs) -> Result<Outcome, Failure> {
     })?;
     bar.finish_and_clear();
     db.close()?;
-    match tell(&report, a.json) {
-        // Nobody reads on; the status still says what was found.
-        Err(e) if is_broken_pipe(&*e) => {}
-        told => told?,
-    }
+    unless_unread(tell(&report, a.json))?;
     if !report.damage.is_empty() {
         return Ok(Outcome::Negative);
     }

@@ -19,7 +19,7 @@ use crate::interrupt::Interrupt;
 use crate::progress;
 use crate::records::{Item, Records, crc32};
 use crate::text::bytes;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, unless_unread};
 
 /// Subtable that remembers unfinished loads.
 const PROGRESS_TABLE: &str = ".load";
@@ -149,8 +149,9 @@ pub(crate) fn run(a: &LoadArgs) -> Result<Outcome, Failure> {
 
     let seconds = began.elapsed().as_secs_f64();
     let loaded = mark.records - start.records;
-    Loaded { loaded, total: mark.records, bad, lines: mark.lines, bytes: value_bytes, seconds, finished }
-        .print(a)?;
+    let done =
+        Loaded { loaded, total: mark.records, bad, lines: mark.lines, bytes: value_bytes, seconds, finished };
+    unless_unread(done.print(a))?;
     if finished {
         return Ok(Outcome::Done);
     }
@@ -220,7 +221,7 @@ fn sorted(
             let lines = records.lines;
             let done =
                 Loaded { loaded, total: loaded, bad: 0, lines, bytes: value_bytes, seconds, finished: true };
-            done.print(a)?;
+            unless_unread(done.print(a))?;
             return Ok(Outcome::Done);
         };
         let at = |what: String| format!("line {line}: {what}; nothing was loaded");

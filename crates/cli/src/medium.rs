@@ -1,9 +1,9 @@
 //! Where the commits of a new database go: a log, or persistent memory. One that exists says that itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use terrane::{Db, ErrorKind, Medium, Options, PmemMode, PmemOptions};
+use terrane::{Db, Error, ErrorKind, Medium, Options, PmemMode, PmemOptions};
 
 use crate::Failure;
 use crate::args::DbArgs;
@@ -73,7 +73,7 @@ impl MediumArgs {
             .mode(mode)
             .trailing_log(self.trailing_log);
         if let Some(path) = new.at {
-            memory = memory.path(std::path::absolute(path)?);
+            memory = memory.path(memory_path(new.dir, path)?);
         }
         Ok(Medium::Pmem(memory))
     }
@@ -81,7 +81,7 @@ impl MediumArgs {
     /// Makes a database.
     pub(crate) fn create(&self, new: &NewDb<'_>) -> Result<Db, Failure> {
         let made = self.create_as(self.kind(), new);
-        made.map_err(|e| match is_unsupported(&e) {
+        made.map_err(|e| match is_unsupported(&e) && self.kind() == MediumKind::Pmem {
             true => format!(
                 "{e}; here that is --pmem FILE, or --medium page-cache; --medium simulated is for development"
             )
@@ -116,60 +116,63 @@ impl MediumArgs {
             MediumKind::Simulated => self.memory(PmemMode::StandIn, new)?,
             MediumKind::PageCache => self.memory(PmemMode::PageCache, new)?,
         };
-        let was_empty = is_empty(new.dir);
-        let options = new.options.clone().create_if_missing(true).error_if_exists(true).medium(medium);
-        match Db::open(new.dir, options) {
-            Err(e) if e.kind() == ErrorKind::Unsupported && was_empty => {
-                // Nothing was committed in what the attempt has left, and the next one may be for another medium.
-                Db::destroy(new.dir)?;
-                Err(e.into())
-            }
-            opened => Ok(opened?),
-        }
+        let options = new.options.clone().create_if_missing(true).error_if_exists(true);
+        Ok(Db::open(new.dir, options.medium(medium))?)
     }
 
     /// Opens a database, which is made if it is not there.
     pub(crate) fn open(&self, args: &DbArgs) -> Result<Db, Failure> {
         let Some(kind) = self.medium else {
             return Ok(match args.pmem {
-                // Only one that is there has a memory somewhere.
+                // Only one that is there has a memory that can have been moved.
                 Some(_) => args.open_existing()?,
                 None => args.open(args.options())?,
             });
         };
-        match args.open_existing() {
-            // (What is not found may be a part of one that is there: then its directory is.)
-            Err(e) if e.kind() == ErrorKind::NotFound && is_empty(&args.db) => self.create(&NewDb {
-                dir: &args.db,
-                at: args.pmem.as_deref(),
-                options: &args.options(),
-                memtable_mib: args.memtable_mib,
-            }),
-            opened => {
-                let db = opened?;
-                if MediumKind::of(&db) == kind {
-                    return Ok(db);
-                }
-                let (dir, has) = (args.db.display(), in_words(&db));
-                Err(format!("the commits of {dir} go to {has}: --medium is for a new database").into())
+        let is_none = |e: &Error| e.kind() == ErrorKind::NotFound && e.file() == Some(&*args.db);
+        let db = match args.open(args.options().create_if_missing(false)) {
+            Err(e) if is_none(&e) => {
+                return self.create(&NewDb {
+                    dir: &args.db,
+                    at: args.pmem.as_deref(),
+                    options: &args.options(),
+                    memtable_mib: args.memtable_mib,
+                });
             }
+            opened => opened?,
+        };
+        let (dir, has, stats) = (args.db.display(), in_words(&db), db.stats());
+        if MediumKind::of(&db) != kind {
+            return Err(format!("the commits of {dir} go to {has}: --medium is for a new database").into());
         }
+        if self.trailing_log && !stats.pmem_log {
+            return Err(format!(
+                "the commits of {dir} go to {has} alone: --trailing-log is for a new database"
+            )
+            .into());
+        }
+        Ok(db)
     }
+}
+
+/// The path of a memory as a database notes it: within its directory from there on, so that they can be moved or copied together; else absolute.
+pub(crate) fn memory_path(db: &Path, memory: &Path) -> Result<PathBuf, Error> {
+    let resolve = |path: &Path| {
+        let path = std::path::absolute(path).map_err(|e| Error::io(e, "resolve").with_file(path))?;
+        let parts = path.parent().zip(path.file_name());
+        // What is not there has no links to follow.
+        Ok(parts.and_then(|(parent, name)| Some(parent.canonicalize().ok()?.join(name))).unwrap_or(path))
+    };
+    let (db, memory) = (resolve(db)?, resolve(memory)?);
+    Ok(memory.strip_prefix(&db).map_or_else(|_| memory.clone(), Path::to_owned))
 }
 
 fn is_unsupported(e: &Failure) -> bool {
     e.downcast_ref::<terrane::Error>().is_some_and(|e| e.kind() == ErrorKind::Unsupported)
 }
 
-/// Whether there is nothing in a directory, or no directory.
-fn is_empty(dir: &Path) -> bool {
-    std::fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     fn args(dir: &Path, pmem: Option<PathBuf>) -> DbArgs {
@@ -204,32 +207,60 @@ mod tests {
         }
     }
 
-    /// Where temporary files lie on a device that is mapped directly there is nothing to refuse.
     #[test]
-    fn what_is_no_persistent_memory_is_not_taken_for_one_unless_it_is_said_to_be_simulated() {
+    fn an_attempt_that_fails_leaves_nothing_that_the_next_one_would_take_for_a_database() {
         let dir = tempfile::tempdir().unwrap();
-        let (db, memory) = (dir.path().join("db"), dir.path().join("memory"));
-        for at in [None, Some(memory.clone())] {
-            let args = args(&db, at.clone());
-            match asked(MediumKind::Pmem).open(&args) {
-                Ok(opened) => assert_eq!(MediumKind::of(&opened), MediumKind::Pmem),
-                Err(e) => assert!(e.to_string().contains("--medium page-cache"), "{e}"),
-            }
-            if MediumArgs::default().open(&DbArgs { pmem: None, ..args.clone() }).is_ok() {
-                Db::destroy(&db).unwrap();
-            }
-            assert!(!memory.exists() || at.is_none(), "nothing is left of the attempt");
-            // It leaves nothing that the next one would take.
-            let opened = asked(MediumKind::PageCache).open(&args).unwrap();
-            assert_eq!(MediumKind::of(&opened), MediumKind::PageCache);
-            opened.close().unwrap();
-            Db::destroy(&db).unwrap();
-            let simulated =
-                asked(MediumKind::Pmem).create_or_simulate(&new(&db, None, &args.options())).unwrap();
-            assert_ne!(MediumKind::of(&simulated), MediumKind::Log);
-            simulated.close().unwrap();
-            Db::destroy(&db).unwrap();
+        let (db, foreign) = (dir.path().join("db"), dir.path().join("foreign"));
+        std::fs::write(&foreign, b"somebody's").unwrap();
+        let is_none = || args(&db, None).open_existing().is_err_and(|e| e.file() == Some(&*db));
+        for at in [foreign.clone(), dir.path().join("missing").join("memory"), dir.path().to_owned()] {
+            let e = asked(MediumKind::Simulated).open(&args(&db, Some(at))).map(drop).unwrap_err();
+            assert!(is_none(), "{e}");
         }
+        let memory = dir.path().join("memory");
+        match asked(MediumKind::Pmem).open(&args(&db, Some(memory.clone()))) {
+            // Temporary files lie on a device that is mapped directly.
+            Ok(opened) => return assert_eq!(MediumKind::of(&opened), MediumKind::Pmem),
+            Err(e) => assert!(e.to_string().contains("--medium page-cache"), "{e}"),
+        }
+        assert!(is_none() && !memory.exists());
+        // Where one looks at it, it is said to be simulated.
+        let options = args(&db, None).options();
+        let shown = asked(MediumKind::Pmem).create_or_simulate(&new(&db, None, &options)).unwrap();
+        assert_eq!(MediumKind::of(&shown), MediumKind::Simulated);
+        shown.close().unwrap();
+        assert_eq!(std::fs::read(&foreign).unwrap(), b"somebody's");
+    }
+
+    #[test]
+    fn no_file_that_is_another_ones_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, foreign) = (dir.path().join("db"), dir.path().join("foreign"));
+        asked(MediumKind::PageCache).open(&args(&db, None)).unwrap().close().unwrap();
+        std::fs::write(&foreign, b"somebody's").unwrap();
+        let wrong = DbArgs { renew_memory: true, ..args(&db, Some(foreign.clone())) };
+        let e = wrong.open_existing().map(drop).unwrap_err();
+        assert_eq!(e.file(), Some(&*db.join("pmem")), "{e}");
+        // Nor is one made at a place that is wrong.
+        let wrong = args(&db, Some(dir.path().join("nothing")));
+        assert_eq!(wrong.open_existing().map(drop).unwrap_err().kind(), ErrorKind::NotFound);
+        args(&db, Some(db.join("pmem"))).open_existing().unwrap().close().unwrap();
+        assert_eq!(std::fs::read(&foreign).unwrap(), b"somebody's");
+        // With its own gone it is put aside.
+        std::fs::remove_file(db.join("pmem")).unwrap();
+        let wrong = DbArgs { renew_memory: true, ..args(&db, Some(foreign.clone())) };
+        wrong.open_existing().unwrap().close().unwrap();
+        assert_eq!(std::fs::read(dir.path().join("foreign.lost-0")).unwrap(), b"somebody's");
+    }
+
+    #[test]
+    fn a_database_takes_its_memory_along() {
+        let dir = tempfile::tempdir().unwrap();
+        let (db, moved) = (dir.path().join("db"), dir.path().join("moved"));
+        asked(MediumKind::Simulated).open(&args(&db, Some(db.join("memory")))).unwrap().close().unwrap();
+        std::fs::rename(&db, &moved).unwrap();
+        args(&moved, None).open_existing().unwrap().close().unwrap();
+        assert!(moved.join("memory").exists());
     }
 
     #[test]
@@ -243,10 +274,13 @@ mod tests {
         let e = asked(MediumKind::Simulated).open(&create).unwrap_err();
         assert!(e.to_string().contains("--pmem"), "{e}");
         assert!(!memory.exists());
+        let other = MediumArgs { trailing_log: true, ..asked(MediumKind::Simulated) };
         for pmem in [Some(moved), None] {
             // It is noted.
             args(&db, pmem).open_existing().unwrap().close().unwrap();
         }
+        let e = other.open(&args(&db, None)).unwrap_err();
+        assert!(e.to_string().contains("--trailing-log is for a new database"), "{e}");
     }
 
     #[test]
@@ -255,11 +289,11 @@ mod tests {
         let (db, memory) = (dir.path().join("db"), Some(dir.path().join("memory")));
         let there = args(&db, memory.clone());
         // Only one that is there was moved.
-        assert!(MediumArgs::default().open(&there).is_err() && is_empty(&db));
+        assert!(MediumArgs::default().open(&there).is_err() && !db.exists());
         for refused in [asked(MediumKind::Log), MediumArgs { trailing_log: true, ..MediumArgs::default() }] {
             let at = refused.medium.and(memory.as_deref());
             let e = refused.create(&new(&db, at, &there.options())).unwrap_err();
-            assert!(e.to_string().contains("--medium log") && is_empty(&db), "{e}");
+            assert!(e.to_string().contains("--medium log") && !db.exists(), "{e}");
         }
         let with_log = args(&db, None);
         MediumArgs::default().open(&with_log).unwrap().close().unwrap();

@@ -56,7 +56,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
         "memtable_bytes": s.memtable_bytes, "memtable_budget": s.memtable_budget,
         "memtable_index_bytes": s.memtable_index_bytes,
         "pmem_mode": s.pmem_mode.map(|mode| memory(mode).0),
-        "pmem_bytes": s.pmem_bytes, "pmem_used": s.pmem_used, "pmem_renewed": s.pmem_renewed, "log_gap": s.log_gap,
+        "pmem_bytes": s.pmem_bytes, "pmem_used": s.pmem_used, "pmem_renewed": s.pmem_renewed, "pmem_log": s.pmem_log, "log_gap": s.log_gap,
         "pmem_index_bytes": s.pmem_index_bytes, "pmem_cache_bytes": s.pmem_cache_bytes, "pmem_cache_hits": s.pmem_cache_hits,
         "cache_bytes": s.cache_bytes, "cache_capacity": s.cache_capacity,
         "row_cache_bytes": s.row_cache_bytes, "cache_hits": s.cache_hits, "cache_misses": s.cache_misses,

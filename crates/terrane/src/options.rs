@@ -233,7 +233,7 @@ impl Options {
     /// which a [`Durability::Sync`] commit or [`crate::Db::sync`] returned, and what there is behind them is a prefix. A memory that is
     /// whole stays as it is. [`crate::Stats::pmem_renewed`] says whether one was made.
     ///
-    /// What lay at its place on a device is put aside, as `NAME.lost-N`, and not removed. Opening fails all the same, and changes nothing, where
+    /// What lay at its place is put aside, as `NAME.lost-N`, and not removed. Opening fails all the same, and changes nothing, where
     /// there is no log; where the log lacks what the memory had ([`crate::Stats::log_gap`]); and where the memory is another
     /// database's.
     #[must_use]
@@ -244,7 +244,8 @@ impl Options {
 
     /// Where the persistent memory of a database that has one is now, if it was moved: absolute, or in the database's directory. Opening notes it for the
     /// next time. For who leaves [`Options::medium`] as it is, since [`PmemOptions::path`] says it too. Opening fails with
-    /// [`crate::ErrorKind::InvalidArgument`] where the database has no such memory, and as ever where it does not lie there.
+    /// [`crate::ErrorKind::InvalidArgument`] where the database has no such memory, and with [`crate::ErrorKind::NotFound`] where it does not lie there (in
+    /// the page cache too, where else another one is made) or where there is no database: none is made.
     #[must_use]
     pub fn pmem_path(mut self, path: impl Into<PathBuf>) -> Self {
         self.pmem_path = Some(path.into());
@@ -297,6 +298,11 @@ impl Options {
             return Err(Error::invalid("memtable_bytes and cache_bytes must be below 16 TiB"));
         }
         Ok(())
+    }
+
+    /// Whether a database is made where there is none. One whose memory was moved is there.
+    pub(crate) fn makes_one(&self) -> bool {
+        self.create_if_missing && self.pmem_path.is_none()
     }
 
     /// Compactions (and their tasks) that run at a time.

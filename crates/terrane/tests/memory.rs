@@ -117,6 +117,24 @@ fn a_memory_that_is_gone_or_damaged_or_anothers_is_told() {
     assert!(db.subtable("t").unwrap().get(&key(7)).unwrap().is_some());
     db.close().unwrap();
 
+    // So it is where that alone is said, and not looked for where it is not.
+    let here = |path: &str| tiny_without_medium().pmem_path(path);
+    moved.rename(Path::new("/pm/of-db"), Path::new("/pm/again")).unwrap();
+    let e = open(&moved, &here("/pm/of-db")).unwrap_err();
+    assert_eq!((e.kind(), e.file()), (ErrorKind::NotFound, Some(Path::new("/pm/of-db"))));
+    for options in [here("/pm/again"), tiny_without_medium()] {
+        let db = open(&moved, &options).unwrap();
+        assert!(db.subtable("t").unwrap().get(&key(7)).unwrap().is_some());
+        db.close().unwrap();
+    }
+    let both = here("/pm/again").medium(Medium::Pmem(tiny_memory()));
+    assert_eq!(open(&moved, &both).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let none = SimMedia::new(5);
+    assert_eq!(open(&none, &here("/pm/again")).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!none.exists(Path::new(DIR)).unwrap(), "none is made");
+    open(&none, &tiny_without_medium()).unwrap().close().unwrap();
+    assert_eq!(open(&none, &here("/pm/again")).unwrap_err().kind(), ErrorKind::InvalidArgument);
+
     // A byte of a record, of its checksum, or of an item's header.
     let mut reported = 0;
     let content = {

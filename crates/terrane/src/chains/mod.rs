@@ -45,6 +45,8 @@ use crate::recovery::RING_SLOTS;
 
 /// Of how many parts of all zones' bytes one is left out of the memtables' budget: commits on their way may need zones beyond it.
 const SPARE: usize = 8;
+/// Zones that memtables may take at least, whatever their budget is to be.
+const LEAST_ZONES: usize = 16;
 /// Zones that are asked back from the shelf at a time.
 const GIVEN_BACK: usize = 2;
 /// Zones that are kept between commits at most.
@@ -177,7 +179,8 @@ impl Chains {
     pub(crate) fn budget(space: &Space, bound: Option<u64>) -> usize {
         let bytes = space.zone_count() as usize * space.zone_bytes();
         let most = bytes - bytes / SPARE;
-        bound.map_or(most, |bound| most.min(usize::try_from(bound).unwrap_or(most)))
+        let bound = bound.map_or(most, |bound| usize::try_from(bound).unwrap_or(most));
+        bound.max(LEAST_ZONES * space.zone_bytes()).min(most)
     }
 
     /// Whether commits on their way may need more zones of this chain than it can open: nobody may begin one then.

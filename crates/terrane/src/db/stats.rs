@@ -98,6 +98,8 @@ pub struct Stats {
     pub pmem_cache_bytes: u64,
     /// Lookups of blocks that those answered.
     pub pmem_cache_hits: u64,
+    /// Whether there is a log behind the persistent memory ([`crate::PmemOptions::trailing_log`]; in the page cache there always is one).
+    pub pmem_log: bool,
     /// The log behind a device of persistent memory lacks commits that a power failure took from it, and that are not written out yet: until
     /// then the database needs the device.
     pub log_gap: bool,
@@ -235,6 +237,7 @@ impl Engine {
             pmem_bytes,
             pmem_used,
             pmem_index_bytes: index_zones.map_or(0, |zones| zones.bytes()),
+            pmem_log: self.journal.chains().is_some() && self.journal.log().is_some(),
             log_gap: self.journal.live_gap().is_some(),
             pmem_cache_bytes: shelf.map_or(0, |shelf| shelf.bytes()),
             pmem_cache_hits: shelf.map_or(0, |shelf| shelf.found()),

@@ -97,8 +97,8 @@ impl PmemOptions {
         self
     }
 
-    /// The most that memtables may take of it, bytes; default seven eighths of it, which is the most. At least 64 MiB, or a quarter of the memory where
-    /// that is less. What they do not take holds cached blocks, on a device.
+    /// The most that memtables may take of it, bytes; default seven eighths of it, which is the most: more is taken for that. At least 64 MiB, or a
+    /// quarter of the memory where that is less, else opening fails with [`crate::ErrorKind::InvalidArgument`]. What they do not take holds cached blocks, on a device.
     ///
     /// It bounds two things that go into main memory: the indexes of memtables, which may take as much; and, where there is a log behind it, what an
     /// opening takes from that which finds the memory gone, or (in the page cache) from before a power failure: all records that were not written out

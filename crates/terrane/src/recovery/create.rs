@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_base::{Error, ErrorKind, Result};
+use terrane_base::{Error, Result};
 use terrane_media::{DirEntry, LockGuard, Media};
 
 use crate::levels::{ManifestStore, Poison};
@@ -26,26 +26,21 @@ fn is_numbered(prefix: &str, name: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Makes sure that `dir` holds a database, takes its lock and returns it.
+/// Makes sure that `dir` holds a database, or one that was never open, takes its lock and returns it.
 pub(crate) fn prepare(shared: &Arc<dyn Media>, dir: &Path, options: &Options) -> Result<Box<dyn LockGuard>> {
     let media = &**shared;
     if !media.exists(dir)? {
-        if !options.create_if_missing {
+        if !options.makes_one() {
             return Err(not_a_database(dir));
         }
         make_dir(media, dir)?;
     }
     let exists = ManifestStore::exists(media, dir)?;
-    if !exists && !options.create_if_missing {
+    if !exists && !options.makes_one() {
         return Err(not_a_database(dir));
     }
     let lock = media.lock(&dir.join(LOCK))?;
     if ManifestStore::exists(media, dir)? {
-        if options.error_if_exists {
-            return Err(
-                Error::new(ErrorKind::AlreadyExists, "there is a database here already").with_file(dir)
-            );
-        }
         return Ok(lock);
     }
     // No creation that was cut short leaves log files or a memory behind, and they may hold all there is.

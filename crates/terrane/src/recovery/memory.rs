@@ -74,10 +74,16 @@ pub(super) fn open(
     let (media, uuid, state) = (&**renewal.media, renewal.uuid, renewal.state);
     let at = |place: &MemoryPlace| dir.join(PathBuf::from(OsStr::from_bytes(&place.path)));
     let place = match (&state.memory, &options.medium) {
-        (None, None) if options.pmem_path.is_some() => return Err(other_medium("a log", dir)),
+        (None, None) if options.pmem_path.is_some() => {
+            return Err(Error::invalid(
+                "the commits of this database go to a log, and there is no memory to be found",
+            )
+            .with_file(dir)
+            .with_hint("leave Options::pmem_path (terrane --pmem) off"));
+        }
         (None, None | Some(Medium::Log)) => return Ok(None),
-        // Never open before, so nothing was committed.
-        (None, Some(Medium::Pmem(wanted))) if state.log.generation == 0 => {
+        // Never open before, so nothing was committed. (An attempt may have wanted another one.)
+        (_, Some(Medium::Pmem(wanted))) if state.log.generation == 0 => {
             let (path, place) = (dir.join(&wanted.path), recorded(wanted));
             // An attempt before this one may have come so far; whose it is is seen when it is opened.
             let is_new = !media.exists(&path)?;
@@ -100,6 +106,7 @@ pub(super) fn open(
             let moved = options.pmem_path.as_ref().map(|path| path_bytes(path));
             let wanted = MemoryPlace { path: moved.unwrap_or_else(|| had.path.clone()), ..had.clone() };
             renewal.was_at = (at(had) != at(&wanted)).then(|| at(had));
+            renewal.was_moved = renewal.was_at.is_some();
             wanted
         }
         (Some(had), Some(Medium::Pmem(wanted))) => {
@@ -202,7 +209,7 @@ pub(super) fn restore(
     if replayed.log.end < found.end && place.mode == MemoryMode::PageCache {
         // What the log had in its tail alone it gave up when a write failed: it is what was promised, and all that later commits stand behind.
         drop((replayed, found));
-        found = use_anew(renewal.make(path, place)?)?;
+        found = use_anew(renewal.make(path, place, true)?)?;
         replayed = replay(&found)?;
     }
     found.gap = replayed.gap.clone();

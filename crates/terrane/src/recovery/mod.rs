@@ -79,6 +79,12 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let poison = Arc::new(Poison::new());
     let manifest = ManifestStore::open(media.clone(), dir, poison.clone())?;
     let state = manifest.with_state(DbState::clone);
+    // One that was never open has nothing, whatever an attempt to make it has left.
+    match state.log.generation == 0 {
+        true if !options.makes_one() => return Err(not_a_database(dir)),
+        false if options.error_if_exists => return Err(exists_already(dir)),
+        _ => {}
+    }
     let uuid = manifest.superblock().uuid;
     let clock = Arc::new(Clock::new());
     let cache = Cache::on(clock.clone(), CacheOptions::new(options.cache_bytes));
@@ -100,6 +106,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         uuid,
         wanted: options.renew_memory,
         was_at: None,
+        was_moved: false,
     };
     let in_memory = memory::open(dir, &manifest, &options, &mut renewal)?;
     let mut options = options;
@@ -433,6 +440,10 @@ impl Engine {
         }
         flushed
     }
+}
+
+fn exists_already(dir: &Path) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "there is a database here already").with_file(dir)
 }
 
 /// The hint that goes with errors about an unusable directory.

@@ -2,7 +2,7 @@
 //!
 //! In the page cache a memory is made anew whenever it is of no use: the log beside it has all that it had. On a device the log has less, so that
 //! is done only if it was asked for ([`crate::Options::renew_memory`]), and only once it is known that the log has no gap
-//! ([`crate::log`]). Nothing is removed there: what lay at the place is put aside, as `NAME.lost-N`.
+//! ([`crate::log`]). What lay at the place is put aside, as `NAME.lost-N`; a memory in the page cache is removed, if it is known to be the database's.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,8 @@ pub(super) struct Renewal<'a> {
     pub(super) wanted: bool,
     /// Where the database's memory was, if it is looked for elsewhere.
     pub(super) was_at: Option<PathBuf>,
+    /// It was said to be where it is looked for ([`crate::Options::pmem_path`]).
+    pub(super) was_moved: bool,
 }
 
 impl Renewal<'_> {
@@ -52,31 +54,32 @@ impl Renewal<'_> {
         use ErrorKind::{Corruption, NotFound, Stale};
         let in_page_cache = place.mode == MemoryMode::PageCache;
         match e.kind() {
-            NotFound | Stale if in_page_cache => self.make(path, place),
+            // Found out behind whose it is.
+            Stale if in_page_cache => self.make(path, place, true),
+            NotFound if in_page_cache && !self.was_moved => self.make(path, place, false),
             NotFound | Stale | Corruption if place.has_log && self.wanted => {
-                if !in_page_cache {
+                if !in_page_cache || self.was_moved {
                     self.check(&path)?;
                 }
-                self.make(path, place)
+                self.make(path, place, false)
             }
             _ => Err(hinted(&place, e, &path)),
         }
     }
 
-    /// Makes a memory. Until the manifest has its number, and so before there is anything in it, this may be cut short and done
-    /// again.
-    pub(super) fn make(&self, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
+    /// Makes a memory; what lies at its place, `ours` if it is known to be the database's and of no use, is removed then, else put aside. Until the
+    /// manifest has its number, and so before there is anything in it, this may be cut short and done again.
+    pub(super) fn make(&self, path: PathBuf, place: MemoryPlace, ours: bool) -> Result<Opened> {
         let media = &**self.media;
         let mut put_aside = None;
-        if media.exists(&path)? {
-            match place.mode {
-                MemoryMode::PageCache => media.remove_file(&path)?,
-                _ => {
-                    let aside = aside(media, &path)?;
-                    media.rename(&path, &aside)?;
-                    put_aside = Some(aside);
-                }
+        match media.exists(&path)? {
+            true if ours => media.remove_file(&path)?,
+            true => {
+                let aside = aside(media, &path)?;
+                media.rename(&path, &aside)?;
+                put_aside = Some(aside);
             }
+            false => {}
         }
         let plan = PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan();
         // One that comes back later, from elsewhere, is told by its number.
