@@ -8,7 +8,8 @@
 //! * What the index refers to lies in zones of its chain, which keeps them as long as it lives, and the index is dropped first. There is
 //!   one chain of each memtable: it is created, or comes from a recovery while there is none.
 //! * Nobody writes to a zone but into places that were assigned, each once, and a record is indexed after its place was written. The memory
-//!   is the space's alone, which hands it to nobody.
+//!   is the space's alone, which hands it to nobody. A device may still damage what lies there: the lengths of a record lead to what can be read then
+//!   ([`terrane_media::READABLE_BEHIND`]), keys compare as they may, and a value is verified before it is given away ([`ChainIndex::verify`]).
 //!
 //! # Concurrency
 //! Any number of threads index, rebuild and read. What went around the caches is ordered by the fence that [`Stored`] carries out before

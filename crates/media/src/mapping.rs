@@ -26,15 +26,38 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// At least `len` bytes, which are not none, at a multiple of `align`, a power of two. `None` if the system refuses.
     pub fn new(len: usize, align: usize) -> Option<Mapping> {
+        Self::with(len, align, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    }
+
+    /// As [`Mapping::new`], to be read alone: it stays zero, and the system sets no memory aside for it, so there may be more than there is. What
+    /// the owner maps over it goes with it.
+    pub(crate) fn readable(len: usize, align: usize) -> Option<Mapping> {
+        Self::with(len, align, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+
+    /// Has the first `len` bytes of a [readable](Mapping::readable) one written too. False if the system refuses.
+    pub(crate) fn make_writable(&self, len: usize) -> bool {
+        debug_assert!(len <= self.len);
+        // SAFETY: the range is this mapping's, and what may be done with it only grows.
+        unsafe {
+            rustix::mm::mprotect(
+                self.base.as_ptr().cast(),
+                len,
+                rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE,
+            )
+        }
+        .is_ok()
+    }
+
+    fn with(len: usize, align: usize, access: ProtFlags, flags: MapFlags) -> Option<Mapping> {
         debug_assert!(len > 0 && align.is_power_of_two());
         let page = rustix::param::page_size();
         let len = len.checked_next_multiple_of(page)?;
         // Every mapping begins at a page.
         let slack = if align <= page { 0 } else { align };
         let whole = len.checked_add(slack)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping wherever the kernel has room for one touches nothing that is there.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), whole, access, MapFlags::PRIVATE) };
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), whole, access, flags) };
         let start = NonNull::new(start.ok()?.cast::<u8>())?;
         let in_front = start.addr().get().next_multiple_of(align) - start.addr().get();
         // SAFETY: both lie within the mapping, which is `slack` bytes longer than `len`.
@@ -110,6 +133,18 @@ mod tests {
         }
         all.sort_unstable_by_key(Mapping::base);
         assert!(all.windows(2).all(|p| p[0].base().addr().get() + p[0].len <= p[1].base().addr().get()));
+    }
+
+    #[test]
+    fn of_much_that_may_be_read_a_part_may_be_written() {
+        let m = Mapping::readable(8 << 30, HUGE_PAGE).unwrap();
+        assert!(m.make_writable(8192));
+        // SAFETY: the mapping is as long, and nobody else looks at it.
+        let (written, read) = unsafe {
+            (std::slice::from_raw_parts_mut(m.base().as_ptr(), 8192), m.base().add((8 << 30) - 1).read())
+        };
+        written.fill(7);
+        assert_eq!((written[8191], read), (7, 0));
     }
 
     #[test]

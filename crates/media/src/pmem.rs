@@ -39,6 +39,10 @@ pub const LINE: usize = 64;
 /// use of scalable persistent memory", FAST 2020). Less than that costs as much.
 pub const PM_BLOCK: usize = 256;
 
+/// So many bytes behind a memory may be read too, and are zero: as far as two lengths of four bytes lead that are damaged, and what stands in front
+/// of them. Addresses are all that they take.
+pub const READABLE_BEHIND: usize = (2 << 32) + 4096;
+
 /// How much of a new file one write fills with zeros.
 const PREWRITE: usize = 1 << 20;
 
@@ -69,8 +73,8 @@ pub trait Pmem: Send + Sync + Debug {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Where it begins: a multiple of 4096. For loads alone, in rooms that may do without this trait's checks; it stays mapped as
-    /// long as this value lives.
+    /// Where it begins: a multiple of 4096. For loads, in rooms that may do without this trait's checks, and for stores to what the caller alone has and no crash needs; it stays mapped as
+    /// long as this value lives, and so do [`READABLE_BEHIND`] bytes behind it.
     fn base(&self) -> NonNull<u8>;
     /// Copies bytes in and has them written back: they are durable once this thread has fenced.
     ///

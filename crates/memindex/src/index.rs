@@ -111,7 +111,8 @@ impl MemIndex {
     ///
     /// # Safety
     /// At `at` there is a record as [`RecordArena`] has them, with this key and this sequence. What wrote it happened before this call, and
-    /// it stays there, unchanged, until this index is dropped.
+    /// it stays there, unchanged, until this index is dropped. Memory that may change by itself can be read as far behind it as two lengths of four
+    /// bytes lead.
     ///
     /// # Errors
     /// As [`MemIndex::insert`] for a key or a sequence that is too large; `InvalidArgument` unless the address is a multiple of 8 below 2^48.

@@ -88,12 +88,13 @@ impl RecordPtr {
     ///
     /// # Safety
     /// The record's `push` must have happened before, and its arena must outlive `'a`; of one that lies elsewhere, what wrote it, and that
-    /// memory.
+    /// memory, which can be read wherever its lengths lead, even if it is damaged.
     #[inline]
     pub(crate) unsafe fn read<'a>(self) -> Record<'a> {
         let at = with_exposed_provenance::<u8>(self.0.get());
-        // SAFETY: per contract a record lies here: a header, the lengths if that says so, then as many bytes as they say,
-        // never written again.
+        // SAFETY: per contract a record lies here: a header, the lengths if that says so, then as many bytes as they say, never
+        // written again. (Where the memory has changed them since, what they lead to is mapped, and may be another's that is being written: whoever
+        // compares keys with it finds what it may, and whoever gives a value away verifies the record before.)
         unsafe {
             let header = at.cast::<Header>().read_unaligned();
             let (mut key, mut key_len, mut value_len) =

@@ -173,7 +173,8 @@ impl Options {
     }
 
     /// Memory for all memtables of all subtables together, in bytes; at least 64 KiB, default 128 MiB. More of it means
-    /// fewer, larger merges and a longer log to replay after a crash. Writers are slowed down smoothly as it fills.
+    /// fewer, larger merges and a longer log to replay after a crash. Writers are slowed down smoothly as it fills. Of no effect in
+    /// persistent memory: see [`PmemOptions::memtable_bytes`].
     #[must_use]
     pub fn memtable_bytes(mut self, bytes: usize) -> Self {
         self.memtable_bytes = bytes;
@@ -235,7 +236,7 @@ impl Options {
     ///
     /// What lay at its place is put aside, as `NAME.lost-N`, and not removed. Opening fails all the same, and changes nothing, where
     /// there is no log; where the log lacks what the memory had ([`crate::Stats::log_gap`]); and where the memory is another
-    /// database's.
+    /// database's; and where the memory still lies at its former place, and is looked for elsewhere.
     #[must_use]
     pub fn renew_memory(mut self, yes: bool) -> Self {
         self.renew_memory = yes;
@@ -354,7 +355,7 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Returns when the commit survives the death of the process; a power failure may take the newest commits, but
-    /// always a suffix of them. Costs no system call while the log's tail has room. In persistent memory on a device
+    /// always a suffix of them (in persistent memory on a device without a log none). Costs no system call while the log's tail has room. In persistent memory on a device
     /// it is as `Sync`, unless a log trails behind ([`PmemOptions::trailing_log`]).
     #[default]
     Buffered,
@@ -440,8 +441,8 @@ impl SubtableOptions {
         self
     }
 
-    /// Values of at least this many bytes are stored apart and are never rewritten; 1 KiB to half of
-    /// [`crate::Db::max_batch_bytes`], default 128 KiB. They take space in steps of 64 KiB, so a low threshold wastes
+    /// Values of at least this many bytes are stored apart and are never rewritten; 1 KiB to 2 MiB, default 128 KiB; in persistent memory half of
+    /// [`crate::Db::max_batch_bytes`] is taken where that is less. They take space in steps of 64 KiB, so a low threshold wastes
     /// space. Applies to values written from now on.
     #[must_use]
     pub fn value_threshold(mut self, bytes: usize) -> Self {

@@ -202,6 +202,59 @@ fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
     }
 }
 
+/// Any bit of what stands in front of a key, which says how long it and its value are: they may be said to end far behind the memory.
+#[test]
+fn lengths_that_are_damaged_lead_to_nothing_wrong() {
+    const FRONT: usize = 11 + 8;
+    for kind in [IndexKind::Art, IndexKind::Skiplist] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pmem");
+        let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
+        let db = Db::open(dir.path(), tiny_without_medium().medium(Medium::Pmem(memory))).unwrap();
+        let t = db.create_subtable("t", tiny_table().index(kind)).unwrap();
+        let keys = [1, 2, 63, 127, 191, 254, 255, 300].map(|len| {
+            let mut key = vec![b'k'; len];
+            key[len - 1] = len as u8;
+            key
+        });
+        for key in &keys {
+            t.put(key, &[key.len() as u8; 40]).unwrap();
+        }
+        let is_right =
+            |key: &[u8], value: &[u8]| keys.iter().any(|k| k == key) && value == [key.len() as u8; 40];
+        let bytes = std::fs::read(&file).unwrap();
+        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let (mut reported, mut missed) = (0, 0);
+        for key in &keys {
+            let record = [&key[..], &[key.len() as u8; 40]].concat();
+            let at = bytes.windows(record.len()).position(|w| w == record).unwrap();
+            for bit in 0..FRONT * 8 {
+                let damaged = at - FRONT + bit / 8;
+                writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
+                for key in &keys {
+                    match t.get(key) {
+                        Ok(Some(value)) => assert!(is_right(key, &value), "bit {bit}"),
+                        Ok(None) => missed += 1,
+                        Err(e) => {
+                            assert_eq!(e.kind(), ErrorKind::Corruption, "bit {bit}: {e}");
+                            reported += 1;
+                        }
+                    }
+                    // Up to the first that is damaged.
+                    let from = terrane::ReadOptions::new().lower(key.clone());
+                    for row in t.range(from).unwrap().map_while(Result::ok).take(keys.len() + 1) {
+                        assert!(is_right(&row.0, &row.1), "bit {bit}");
+                    }
+                }
+                writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
+            }
+        }
+        assert!(reported > 100, "{reported} reported, {missed} not found");
+        keys.iter().for_each(|key| assert!(is_right(key, &t.get(key).unwrap().unwrap())));
+        assert!(db.check(|_| true).unwrap().is_clean());
+    }
+}
+
 /// Any bit of a record that has an older one behind it and others beside it.
 #[test]
 fn a_check_finds_every_flipped_bit_and_comes_to_its_end() {

@@ -220,7 +220,7 @@ pub enum Edit {
     },
     /// The log moved on.
     Log(LogPosition),
-    /// Commits go to a persistent memory, and to no log.
+    /// Commits go to a persistent memory, with a log behind it or none.
     Memory(MemoryPlace),
     /// Ids below these are used up.
     NextIds(NextIds),

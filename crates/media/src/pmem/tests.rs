@@ -113,6 +113,20 @@ fn files_that_are_no_persistent_memory_are_told_from_missing_ones() {
 }
 
 #[test]
+fn behind_a_memory_there_is_what_can_be_read() {
+    let (_dir, machines) = machines();
+    for (media, path) in machines {
+        create_pmem(&*media, &path, LEN, &[]).unwrap();
+        let pmem = media.map_pmem(&path, PmemMode::StandIn).unwrap();
+        pmem.write(LEN - 8, &[1; 8]).unwrap();
+        // SAFETY: that is what is shown.
+        let [last, first, end] = [LEN - 1, LEN, LEN + READABLE_BEHIND - 1]
+            .map(|at| unsafe { pmem.base().add(at).read_volatile() });
+        assert_eq!((last, first, end), (1, 0, 0));
+    }
+}
+
+#[test]
 fn a_file_in_the_page_cache_is_refused_as_a_device_and_the_error_says_what_to_do() {
     let (_dir, [(media, path), _]) = machines();
     create_pmem(&*media, &path, LEN, &[]).unwrap();

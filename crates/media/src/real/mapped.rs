@@ -18,6 +18,7 @@ use terrane_base::{Error, ErrorKind, Result};
 
 use super::file::fallocate;
 use crate::error::{check_region, io_error};
+use crate::mapping::{HUGE_PAGE, Mapping};
 use crate::pmem::not_dax;
 
 /// What a thread brings in at a time of a mapping. In pages of 4 KiB it takes 3 ms or so.
@@ -50,37 +51,45 @@ pub(super) fn has_all_space(file: impl AsFd, len: u64) -> bool {
 
 /// Mapped for reading and writing until it is dropped.
 pub(super) struct Mapped {
-    base: NonNull<u8>,
+    /// The addresses: those of the file, and those behind it.
+    room: Mapping,
     len: usize,
     path: PathBuf,
 }
 
-// SAFETY: the mapping belongs to this value alone, which neither loads nor stores; who does says why that is sound.
-unsafe impl Send for Mapped {}
-// SAFETY: as above.
-unsafe impl Sync for Mapped {}
-
 impl Mapped {
-    /// The first `len` bytes of a file, shared and brought in; `synced` if what reaches the memory is to need nothing of the file
-    /// system to be durable.
+    /// The first `len` bytes of a file, shared and brought in, and `behind` them as many that may be read; `synced` if what reaches the
+    /// memory is to need nothing of the file system to be durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where that cannot be; [`ErrorKind::Io`] if some of it cannot be brought in: the file is shorter, its
+    /// [`ErrorKind::Unsupported`] where that cannot be; [`ErrorKind::Io`] if the process may not have as many addresses, or some of it
+    /// cannot be brought in: the file is shorter, its
     /// device is damaged there, or there is no memory for it.
-    pub(super) fn new(file: impl AsFd, path: &Path, len: usize, synced: bool) -> Result<Self> {
+    pub(super) fn new(file: impl AsFd, path: &Path, len: usize, behind: usize, synced: bool) -> Result<Self> {
+        let room =
+            len.checked_add(behind).and_then(|len| Mapping::readable(len, HUGE_PAGE)).ok_or_else(|| {
+                let what =
+                    format!("map failed: the process cannot have {len} bytes and {behind} behind them");
+                Error::new(ErrorKind::Io, what)
+                    .with_file(path)
+                    .with_hint("allow it more addresses (ulimit -v); no memory is taken by those behind")
+            })?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let shared = if synced { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
-        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
-        let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, shared, file, 0) };
-        let base = mapped.map_err(|e| match e {
-            Errno::OPNOTSUPP | Errno::INVAL if synced => {
-                not_dax(path, "its file system goes through the page cache")
-            }
-            e => io_error(e.into(), "map", path),
-        })?;
-        let base = NonNull::new(base.cast::<u8>())
-            .ok_or_else(|| Error::new(ErrorKind::Io, "map failed: no address").with_file(path))?;
-        let mapped = Mapped { base, len, path: path.to_owned() };
+        let (at, shared) = (room.base().as_ptr().cast(), shared | MapFlags::FIXED);
+        // SAFETY: all that it overlaps is the room, which was mapped for it a moment ago, and which nobody knows of.
+        let mapped = unsafe { rustix::mm::mmap(at, len, access, shared, file, 0) };
+        if let Err(e) = mapped {
+            // Some of the room may be somebody else's by now.
+            std::mem::forget(room);
+            return Err(match e {
+                Errno::OPNOTSUPP | Errno::INVAL if synced => {
+                    not_dax(path, "its file system goes through the page cache")
+                }
+                e => io_error(e.into(), "map", path),
+            });
+        }
+        let mapped = Mapped { room, len, path: path.to_owned() };
         mapped.bring_in()?;
         Ok(mapped)
     }
@@ -122,8 +131,9 @@ impl Mapped {
     fn bring_in_part(&self, at: usize) -> Result<()> {
         let len = PART.min(self.len - at);
         // SAFETY: the range lies within this value's mapping, whose contents stay as they are.
-        let done =
-            unsafe { rustix::mm::madvise(self.base.as_ptr().add(at).cast(), len, Advice::LinuxPopulateRead) };
+        let done = unsafe {
+            rustix::mm::madvise(self.base().as_ptr().add(at).cast(), len, Advice::LinuxPopulateRead)
+        };
         match done {
             // Linux has it since 5.14. Before, pages come in when they are first touched.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
@@ -144,7 +154,7 @@ impl Mapped {
     }
 
     pub(super) fn base(&self) -> NonNull<u8> {
-        self.base
+        self.room.base()
     }
 
     /// Where `len` bytes from `offset` lie, padded to whole words: `offset` is a multiple of eight, and so is the address.
@@ -154,22 +164,14 @@ impl Mapped {
     pub(super) fn place(&self, offset: usize, len: usize) -> Result<*mut u8> {
         check_region(&self.path, self.len, offset, len)?;
         // SAFETY: the offset lies within the mapping.
-        Ok(unsafe { self.base.as_ptr().add(offset) })
+        Ok(unsafe { self.base().as_ptr().add(offset) })
     }
 
     /// Waits until the file's device has all that was stored.
     pub(super) fn sync(&self) -> Result<()> {
         // SAFETY: the range is this value's mapping.
-        unsafe { rustix::mm::msync(self.base.as_ptr().cast(), self.len, MsyncFlags::SYNC) }
+        unsafe { rustix::mm::msync(self.base().as_ptr().cast(), self.len, MsyncFlags::SYNC) }
             .map_err(|e| io_error(e.into(), "sync", &self.path))
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the range is this value's mapping, and nobody can reach it any more.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "unmapping {}: {unmapped:?}", self.path.display());
     }
 }
 

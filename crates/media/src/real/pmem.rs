@@ -16,7 +16,7 @@ use terrane_base::Result;
 use super::mapped::{Mapped, fill_holes};
 use crate::error::{check_region, io_error};
 use crate::pmem::writeback::WriteBack;
-use crate::pmem::{copy, mapped_len, not_dax};
+use crate::pmem::{READABLE_BEHIND, copy, mapped_len, not_dax};
 use crate::{LINE, Pmem, PmemMode};
 
 const WORD: usize = size_of::<u64>();
@@ -40,7 +40,7 @@ impl RealPmem {
         let len = file.metadata().map_err(|e| io_error(e, "look-up", path))?.len();
         let len = mapped_len(path, len)?;
         fill_holes(&file, len as u64, path)?;
-        let mapped = Mapped::new(&file, path, len, mode == PmemMode::Dax)?;
+        let mapped = Mapped::new(&file, path, len, READABLE_BEHIND, mode == PmemMode::Dax)?;
         mapped.base().as_ptr().expose_provenance();
         Ok(RealPmem { mapped, mode, back })
     }

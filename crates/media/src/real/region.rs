@@ -30,7 +30,7 @@ impl RealRegion {
             file.write_zeros(0, len as u64)?;
             file.sync()?;
         }
-        Mapped::new(&file, path, len, false).map(RealRegion)
+        Mapped::new(&file, path, len, 0, false).map(RealRegion)
     }
 }
 

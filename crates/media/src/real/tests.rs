@@ -231,7 +231,7 @@ fn map_new(len: usize, mapped: usize) -> Result<Mapped> {
     let path = dir.path().join("memory");
     let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     file.set_len(len as u64).unwrap();
-    Mapped::new(&file, &path, mapped, false)
+    Mapped::new(&file, &path, mapped, 0, false)
 }
 
 #[test]

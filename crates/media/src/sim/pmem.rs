@@ -18,7 +18,7 @@ use super::disk::{Effect, PmStore};
 use super::file::Handle;
 use crate::error::check_region;
 use crate::pmem::writeback::WriteBack;
-use crate::pmem::{copy, mapped_len};
+use crate::pmem::{READABLE_BEHIND, copy, mapped_len};
 use crate::{Mapping, Pmem, PmemMode, SECTOR};
 
 const WORD: usize = size_of::<u64>();
@@ -34,7 +34,8 @@ impl SimPmem {
     /// Maps the file of a handle, which has `len` bytes.
     pub(super) fn new(handle: Handle, len: u64, mode: PmemMode) -> Result<Self> {
         let len = mapped_len(&handle.path, len)?;
-        let memory = Mapping::new(len, SECTOR).ok_or_else(|| {
+        let room = Mapping::readable(len + READABLE_BEHIND, SECTOR).filter(|room| room.make_writable(len));
+        let memory = room.ok_or_else(|| {
             Error::new(ErrorKind::Io, "the system has no memory for a simulated device")
                 .with_file(&handle.path)
         })?;

@@ -86,7 +86,8 @@ impl Db {
     /// Opens the database in directory `dir`, creating it if allowed, and recovers what a crash left behind.
     ///
     /// Time: proportional to the log that was not yet written out (about twice the memtable budget at most, or 128 MiB if
-    /// that is more) and to the number of extents, not to the bytes in them. Blocks.
+    /// that is more) and to the number of extents, not to the bytes in them. With persistent memory, to the records of memtables there, whose
+    /// indexes are built again. Blocks.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if it is open already, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
@@ -152,8 +153,8 @@ impl Db {
     /// manifest.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::InvalidArgument`] for a bad name (1 to 255 bytes) or options, and
-    /// what writing the manifest can fail with.
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::InvalidArgument`] for a bad name (1 to 255 bytes) or options,
+    /// [`ErrorKind::LimitExceeded`] where persistent memory has no memtable for it, and what writing the manifest can fail with.
     pub fn create_subtable(&self, name: &str, options: SubtableOptions) -> Result<Subtable> {
         let table = self.engine.create_subtable(name, options)?;
         Ok(Subtable::new(self.engine.clone(), table))
@@ -310,7 +311,8 @@ impl Db {
         self.engine.come_to_rest()
     }
 
-    /// The largest batch that can be committed, in bytes of encoded operations, large values apart.
+    /// The largest batch that can be committed, in bytes of encoded operations, large values apart. In persistent memory all records of it together
+    /// must fit a zone, each with 15 bytes beside key and value, rounded up to 8: of tiny ones fewer are taken.
     pub fn max_batch_bytes(&self) -> u64 {
         self.engine.options.max_batch_bytes()
     }

@@ -90,7 +90,7 @@ pub struct Stats {
     pub pmem_mode: Option<PmemMode>,
     /// Bytes of the zones of persistent memory, where commits go there; else 0.
     pub pmem_bytes: u64,
-    /// Bytes of those that memtables have, or commits on their way may take.
+    /// Bytes of those that memtables have, indexes there among them, or commits on their way may take.
     pub pmem_used: u64,
     /// Bytes of those that indexes of memtables have ([`crate::PmemOptions::index_in_memory`]).
     pub pmem_index_bytes: u64,
@@ -114,7 +114,7 @@ pub struct Stats {
     pub row_cache_bytes: u64,
     /// Lookups that the cache answered.
     pub cache_hits: u64,
-    /// Lookups that it did not.
+    /// Lookups that were loaded from data files: neither the cache nor blocks in persistent memory ([`Stats::pmem_cache_hits`]) had it.
     pub cache_misses: u64,
     /// Log bytes that a crash would have to replay, about.
     pub log_bytes: u64,

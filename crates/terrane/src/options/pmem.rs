@@ -30,7 +30,8 @@ impl PmemOptions {
     /// A memory of `bytes` bytes, at least 4 MiB: a file `pmem` in the database's directory, which must lie on a file system of persistent
     /// memory. Seven eighths of it are what memtables may take, in place of [`crate::Options::memtable_bytes`] (see
     /// [`PmemOptions::memtable_bytes`]).
-    /// Half of that is written out at a time, so it should be some hundred times what all subtables take at least, half a MiB each.
+    /// Half of that is written out at a time, so it should be some hundred times what all subtables take at least, a zone each: half a MiB with up to
+    /// 2 GiB, 4 MiB with more than 8 GiB. It is written whole when it is made, and keeps its size; other `bytes` count only when a new one is made in its place.
     ///
     /// What finds the records, indexes and filters, is in main memory in addition: some 50 bytes a record ([`crate::Stats::memtable_index_bytes`]), a
     /// tenth of what 500-byte records take here, and four fifths of what 24-byte ones do that are committed one by one (in batches they
@@ -49,7 +50,7 @@ impl PmemOptions {
         }
     }
 
-    /// Another file: absolute, or in the database's directory. Destroying the database leaves one elsewhere alone.
+    /// Another file: absolute, or in the database's directory. Destroying the database removes one called `pmem` in its directory, and leaves any other.
     #[must_use]
     pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
         self.path = path.into();
@@ -76,7 +77,8 @@ impl PmemOptions {
     /// device; with [`crate::Durability::Buffered`] it waits for the device alone, and the log has it later: 64 MiB of commits may be
     /// written and not flushed, and 16 MiB more wait to be written. (After a power failure the device is needed until what the log lost is written
     /// out, which begins when the database is opened, and which [`crate::Db::sync`] waits for: [`crate::Stats::log_gap`].) [`crate::Options::renew_memory`] takes the database up again from the log. A
-    /// commit costs what it costs with [`crate::Medium::Log`] in addition, and opening reads the log. It cannot be changed once there is a database.
+    /// commit costs what it costs with [`crate::Medium::Log`] in addition, and opening reads the log, which takes twice what memtables may take, or
+    /// 128 MiB if that is more ([`PmemOptions::memtable_bytes`] bounds it). It cannot be changed once there is a database.
     #[must_use]
     pub fn trailing_log(mut self, yes: bool) -> Self {
         self.trailing_log = yes;
