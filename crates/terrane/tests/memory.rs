@@ -202,16 +202,22 @@ fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
     }
 }
 
+/// A database with a subtable, and the file of its memory, in a directory that goes with the first.
+fn in_a_file(kind: IndexKind) -> (tempfile::TempDir, std::path::PathBuf, Db, terrane::Subtable) {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
+    let db = Db::open(dir.path(), tiny_without_medium().medium(Medium::Pmem(memory))).unwrap();
+    let t = db.create_subtable("t", tiny_table().index(kind)).unwrap();
+    let file = dir.path().join("pmem");
+    (dir, file, db, t)
+}
+
 /// Any bit of what stands in front of a key, which says how long it and its value are: they may be said to end far behind the memory.
 #[test]
 fn lengths_that_are_damaged_lead_to_nothing_wrong() {
     const FRONT: usize = 11 + 8;
     for kind in [IndexKind::Art, IndexKind::Skiplist] {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pmem");
-        let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
-        let db = Db::open(dir.path(), tiny_without_medium().medium(Medium::Pmem(memory))).unwrap();
-        let t = db.create_subtable("t", tiny_table().index(kind)).unwrap();
+        let (_dir, file, db, t) = in_a_file(kind);
         let keys = [1, 2, 63, 127, 191, 254, 255, 300].map(|len| {
             let mut key = vec![b'k'; len];
             key[len - 1] = len as u8;
@@ -259,11 +265,7 @@ fn lengths_that_are_damaged_lead_to_nothing_wrong() {
 #[test]
 fn a_check_finds_every_flipped_bit_and_comes_to_its_end() {
     for kind in [IndexKind::Art, IndexKind::Skiplist] {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pmem");
-        let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
-        let db = Db::open(dir.path(), tiny_without_medium().medium(Medium::Pmem(memory))).unwrap();
-        let t = db.create_subtable("t", tiny_table().index(kind)).unwrap();
+        let (_dir, file, db, t) = in_a_file(kind);
         for n in 0..20u8 {
             t.put(&[n], &[n; 30]).unwrap();
         }
