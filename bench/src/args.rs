@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use terrane::media::PmemMode;
 
 use crate::engine::Kind;
 use crate::settings::{Compression, PmCost};
@@ -158,6 +159,10 @@ pub(crate) struct ReproArgs {
     /// Where databases are made; what stands for persistent memory is in `/dev/shm` where there is room
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
+    /// Persistent memory is in this directory, on a file system of such memory (mounted with `-o dax`), but where a device's costs are
+    /// simulated. Default: all of it is simulated
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pm_dir: Option<PathBuf>,
     /// The rows behind the figures go to standard error as JSON, instead of as text
     #[arg(long)]
     pub(crate) rows: bool,
@@ -173,6 +178,24 @@ impl ReproArgs {
     /// Seconds that something takes at this scale which takes so many at 1.
     pub(crate) fn seconds(&self, of: f64) -> f64 {
         of * self.scale.min(1.0)
+    }
+
+    /// How what figures have for persistent memory is mapped.
+    pub(crate) fn pm_mode(&self) -> PmemMode {
+        if self.pm_dir.is_some() { PmemMode::Dax } else { PmemMode::StandIn }
+    }
+
+    /// What that is: to be said wherever figures of it are.
+    pub(crate) fn pm_in_words(&self) -> &'static str {
+        if self.pm_dir.is_some() { "a device" } else { "simulated" }
+    }
+
+    /// The same, and what is done there.
+    pub(crate) fn pm_and_instructions(&self) -> &'static str {
+        match self.pm_dir {
+            Some(_) => "a device",
+            None => "simulated: on ordinary memory, with a device's instructions",
+        }
     }
 }
 

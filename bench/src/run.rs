@@ -162,8 +162,16 @@ pub(crate) fn main_memory() -> Option<&'static Path> {
     Some(Path::new(MAIN_MEMORY)).filter(|dir| dir.is_dir())
 }
 
-/// A fresh directory for what stands for persistent memory, so many bytes of it: in main memory where there is room, else in `dir`.
-pub(crate) fn memory_scratch(dir: Option<&Path>, bytes: u64) -> Result<TempDir, Failure> {
+/// A fresh directory for persistent memory, so many bytes of it: where there is a device, `pm_dir`; what stands for one in main memory where there is
+/// room, else in `dir`.
+pub(crate) fn memory_scratch(
+    pm_dir: Option<&Path>,
+    dir: Option<&Path>,
+    bytes: u64,
+) -> Result<TempDir, Failure> {
+    if pm_dir.is_some() {
+        return scratch(pm_dir);
+    }
     let has_room =
         |dir: &&Path| Ok::<_, Failure>(machine::room_in_memory(dir)?.is_some_and(|room| bytes < room));
     match main_memory() {

@@ -50,7 +50,7 @@ pub(super) fn measure(
     let (tiny, subtables, memtables, zones) = (scaled(TINY), scaled(SMALL), scaled(MIDDLE), scaled(ZONES));
     let bytes = subtables * (256 + 8) + memtables * (2048 + 8) + zones * (ZONE_BYTES + 8) + (64 << 10);
     let plan = Plan { bytes, subtables, memtables, zone_bytes: ZONE_BYTES };
-    let dir = run::memory_scratch(a.dir.as_deref(), 2 * bytes)?;
+    let dir = run::memory_scratch(a.pm_dir.as_deref(), a.dir.as_deref(), 2 * bytes)?;
     let (tiny_path, path) = (dir.path().join("tiny"), dir.path().join("pm"));
     let media = RealMedia::new(RealOptions::default())?;
     create_tiny(&*media, &tiny_path, tiny)?;
@@ -58,7 +58,7 @@ pub(super) fn measure(
     let round = |cost: Option<PmemCost>| -> Result<Taken, Failure> {
         let mut taken = Vec::new();
         for (path, kinds) in [(&tiny_path, &KINDS[..1]), (&path, &KINDS)] {
-            let mut pmem = media.map_pmem(path, PmemMode::StandIn)?;
+            let mut pmem = media.map_pmem(path, a.pm_mode())?;
             if let Some(cost) = cost {
                 pmem = Arc::new(CostlyPmem::new(pmem, cost));
             }
@@ -71,34 +71,37 @@ pub(super) fn measure(
     let (mut opened, mut left) = (Vec::new(), Vec::new());
     let (mut plain, mut costly) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (halloc, millis) = open(&media, &path)?;
+        let (halloc, millis) = open(&media, &path, a.pm_mode())?;
         opened.push(millis);
         halloc.close(&*media)?;
-        left.push(reopen(&media, &path)?);
+        left.push(reopen(&media, &path, a.pm_mode())?);
         plain.push(round(None)?);
-        costly.push(round(Some(PmemCost::OPTANE))?);
+        // A device has its own.
+        if a.pm_dir.is_none() {
+            costly.push(round(Some(PmemCost::OPTANE))?);
+        }
     }
-    let device = "simulated: on ordinary memory, with a device's instructions";
     let optane = "simulated: as before, and one Optane module's time for blocks of 256 bytes";
-    for (rounds, note) in [(&plain, device), (&costly, optane)] {
-        for (at, (what, _)) in rounds[0].iter().enumerate() {
+    for (rounds, note) in [(&plain, a.pm_and_instructions()), (&costly, optane)] {
+        for (at, (what, _)) in rounds.first().into_iter().flatten().enumerate() {
             let nanos = median(rounds.iter().map(|r| r[at].1).collect());
             let claimed = what.starts_with("take").then_some(MOST);
             see(line(what.clone(), claimed, nanos, "ns", note.to_owned()))?;
         }
     }
     let objects = subtables + memtables + zones;
-    let note = format!("simulated; {objects} objects, all free; with three flushes of the file");
+    let memory = a.pm_in_words();
+    let note = format!("{memory}; {objects} objects, all free; with three flushes of the file");
     see(line("opening a memory".to_owned(), None, median(opened), "ms", note))?;
     let Left { taken, leaked, .. } = left[0];
     let free = objects - taken - leaked;
     let note = format!(
-        "simulated; {taken} objects taken, {leaked} leaked, {free} free; with three flushes of the file"
+        "{memory}; {taken} objects taken, {leaked} leaked, {free} free; with three flushes of the file"
     );
     let millis = median(left.iter().map(|l| l.millis).collect());
     see(line("opening a memory that was not closed".to_owned(), None, millis, "ms", note))?;
     #[cfg(feature = "pmdk")]
-    beside_others(dir.path(), [tiny, subtables, memtables, zones], &plain, see)?;
+    beside_others(a, dir.path(), [tiny, subtables, memtables, zones], &plain, see)?;
     Ok(())
 }
 
@@ -119,8 +122,8 @@ fn create_tiny(media: &dyn Media, path: &Path, objects: u64) -> Result<(), Failu
 }
 
 /// Opens a memory that is mapped; how many milliseconds that takes.
-fn open(media: &Arc<RealMedia>, path: &Path) -> Result<(Arc<Halloc>, f64), Failure> {
-    let pmem = media.map_pmem(path, PmemMode::StandIn)?;
+fn open(media: &Arc<RealMedia>, path: &Path, mode: PmemMode) -> Result<(Arc<Halloc>, f64), Failure> {
+    let pmem = media.map_pmem(path, mode)?;
     let began = Instant::now();
     let halloc = Halloc::open_on(&**media, pmem, UUID, 0)?;
     Ok((Arc::new(halloc), began.elapsed().as_secs_f64() * 1e3))
@@ -135,8 +138,8 @@ struct Left {
 
 /// Leaves a memory as a process does that dies, with objects that were committed, that were taken and not committed, and that are free, in
 /// no order; and opens it.
-fn reopen(media: &Arc<RealMedia>, path: &Path) -> Result<Left, Failure> {
-    let (halloc, _) = open(media, path)?;
+fn reopen(media: &Arc<RealMedia>, path: &Path, mode: PmemMode) -> Result<Left, Failure> {
+    let (halloc, _) = open(media, path, mode)?;
     let (mut taken, mut leaked) = (0, 0);
     for pool in KINDS.map(|kind| halloc.pool(kind)) {
         let mut released = Vec::new();
@@ -156,7 +159,7 @@ fn reopen(media: &Arc<RealMedia>, path: &Path) -> Result<Left, Failure> {
         released.chunks(RELEASED_AT_ONCE).try_for_each(|some| pool.release(some))?;
     }
     drop(halloc);
-    let (halloc, millis) = open(media, path)?;
+    let (halloc, millis) = open(media, path, mode)?;
     let mut found = 0;
     for pool in KINDS.map(|kind| halloc.pool(kind)) {
         let committed: Vec<u32> =
@@ -177,6 +180,7 @@ fn reopen(media: &Arc<RealMedia>, path: &Path) -> Result<Left, Failure> {
 /// The same with other allocators.
 #[cfg(feature = "pmdk")]
 fn beside_others(
+    a: &ReproArgs,
     dir: &Path,
     objects: [u64; 4],
     ours: &[Taken],
@@ -202,7 +206,7 @@ fn beside_others(
             ("release", of(&pmdk, |t| t.release), 2 * at + 1),
         ] {
             let row = format!("{what} {bytes} bytes");
-            let note = format!("simulated: libpmemobj {theirs:.0} ns, ours {:.0}", ours(at));
+            let note = format!("{}: libpmemobj {theirs:.0} ns, ours {:.0}", a.pm_in_words(), ours(at));
             let measured = theirs / ours(at);
             let (unit, holds) = ("x libpmemobj".to_owned(), measured >= 1.0);
             see(Line { figure: FIGURE, row, claimed: Some(1.0), measured, unit, note, holds })?;
@@ -210,7 +214,7 @@ fn beside_others(
         let note = "ordinary memory, which forgets".to_owned();
         let taken = of(&jemalloc, |t| t.take);
         see(line(format!("take {bytes} bytes of jemalloc"), None, taken, "ns", note))?;
-        let note = format!("simulated; {count} objects of {bytes} bytes");
+        let note = format!("{}; {count} objects of {bytes} bytes", a.pm_in_words());
         see(line("opening a pool of libpmemobj".to_owned(), None, of(&pmdk, |t| t.open) / 1e6, "ms", note))?;
     }
     Ok(())
@@ -247,25 +251,25 @@ mod tests {
 
     #[test]
     fn a_memory_that_was_left_has_what_was_taken_and_nothing_that_leaked() {
-        let dir = run::memory_scratch(None, 8 << 20).unwrap();
+        let dir = run::memory_scratch(None, None, 8 << 20).unwrap();
         let path = dir.path().join("pm");
         let media = RealMedia::new(RealOptions::default()).unwrap();
         let plan = Plan { bytes: 1 << 20, subtables: 1000, memtables: 100, zone_bytes: 4096 };
         Halloc::create(&*media, &path, &plan, UUID, 0).unwrap();
         // (It counts what is there, and fails otherwise.)
         for _ in 0..2 {
-            let left = reopen(&media, &path).unwrap();
+            let left = reopen(&media, &path, PmemMode::StandIn).unwrap();
             assert!(left.taken > 700 && left.leaked > 200, "{} {}", left.taken, left.leaked);
         }
     }
 
     #[test]
     fn objects_of_128_bytes_lie_side_by_side() {
-        let dir = run::memory_scratch(None, 8 << 20).unwrap();
+        let dir = run::memory_scratch(None, None, 8 << 20).unwrap();
         let path = dir.path().join("tiny");
         let media = RealMedia::new(RealOptions::default()).unwrap();
         create_tiny(&*media, &path, 1000).unwrap();
-        let (halloc, _) = open(&media, &path).unwrap();
+        let (halloc, _) = open(&media, &path, PmemMode::StandIn).unwrap();
         let pool = halloc.pool(PoolKind::Subtables);
         assert_eq!((pool.objects(), pool.object_bytes()), (1000, 128));
         assert_eq!(pool.place(999).unwrap() - pool.place(0).unwrap(), 999 * 128);

@@ -168,6 +168,9 @@ fn rows_of(a: &ReproArgs, figure: &str, command: &str) -> Result<(RunArgs, Vec<R
     if args.dir.is_none() {
         args.dir.clone_from(&a.dir);
     }
+    if args.pm_cost.is_none() {
+        args.pm_dir.clone_from(&a.pm_dir);
+    }
     let place = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     std::fs::create_dir_all(&place)?;
     let system = machine::file_system(&place)?;

@@ -42,10 +42,9 @@ pub(in crate::repro) fn measure(
     see: &mut dyn FnMut(Line) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let records = scaled(a, RECORDS);
-    for (mode, what) in [
-        (PmemMode::StandIn, "simulated: on ordinary memory, with a device's instructions"),
-        (PmemMode::PageCache, "page cache: survives the process"),
-    ] {
+    for (mode, what) in
+        [(a.pm_mode(), a.pm_and_instructions()), (PmemMode::PageCache, "page cache: survives the process")]
+    {
         let memory = Memory::create(a, mode, None, record_bytes(records))?;
         let by_batch = all(&memory, records, &BATCHES.map(|batch| (batch, ALL_THREADS)))?;
         let by_threads = all(&memory, records, &THREADS.map(|threads| (BATCH, threads)))?;

@@ -4,7 +4,6 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use terrane::media::PmemMode;
 use terrane_base::MemoryBudget;
 use terrane_chainlog::Space;
 use terrane_format::Kind;
@@ -105,7 +104,7 @@ pub(in crate::repro) fn measure(
 ) -> Result<(), Failure> {
     let records = scaled(a, RECORDS);
     let bytes = records * record_len(KEY_BYTES, VALUE_BYTES) as u64;
-    let memory = Memory::create(a, PmemMode::StandIn, None, bytes)?;
+    let memory = Memory::create(a, a.pm_mode(), None, bytes)?;
     let space = memory.open()?;
     for threads in [1, 2] {
         let mut taken = [const { [const { Vec::new() }; CLAIMS.len()] }; KINDS.len()];
@@ -134,7 +133,7 @@ pub(in crate::repro) fn measure(
                 let row = format!("{}, {}: {name}", work.name(), in_words(threads));
                 let note = match nodes {
                     None => "ordinary memory; crossbeam's",
-                    Some(_) => "simulated: on ordinary memory, with a device's instructions",
+                    Some(_) => a.pm_and_instructions(),
                 };
                 see(line(FIGURE, row, None, million, "M records/s", note.to_owned()))?;
             }
@@ -149,7 +148,7 @@ pub(in crate::repro) fn measure(
                     claimed,
                     median(ratios.collect()),
                     "x skiplist",
-                    "simulated".to_owned(),
+                    a.pm_in_words().to_owned(),
                 ))?;
             }
         }

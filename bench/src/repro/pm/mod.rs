@@ -47,8 +47,9 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// One with room for a memtable of so many bytes of records, for its index, and for a zone that each thread sets aside. What stands for
-    /// a device is in main memory where there is room, and has its `costs` too if that is wanted; what is in the page cache belongs on a disk.
+    /// One with room for a memtable of so many bytes of records, for its index, and for a zone that each thread sets aside. On a device where there is
+    /// one; what stands for one is in main memory where there is room, and has its `costs` too if that is wanted; what is in the page
+    /// cache belongs on a disk.
     pub(super) fn create(
         a: &ReproArgs,
         mode: PmemMode,
@@ -59,7 +60,8 @@ impl Memory {
         let bytes = (zones * (ZONE_BYTES + 8) + (1 << 20)).next_multiple_of(4096);
         let dir = match mode {
             PmemMode::PageCache => run::scratch(a.dir.as_deref())?,
-            _ => run::memory_scratch(a.dir.as_deref(), bytes)?,
+            PmemMode::Dax => run::memory_scratch(a.pm_dir.as_deref(), None, bytes)?,
+            PmemMode::StandIn => run::memory_scratch(None, a.dir.as_deref(), bytes)?,
         };
         let path = dir.path().join("pm");
         let media = RealMedia::with_pmem_cost(RealOptions::default(), costs.map(PmCost::cost))?;

@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use terrane::media::PmemMode;
 use terrane_chainlog::{ChainIndex, recover};
 use terrane_format::chain::record_len;
 
@@ -29,7 +28,7 @@ pub(in crate::repro) fn measure(
 ) -> Result<(), Failure> {
     let records = scaled(a, RECORDS);
     let bytes = records * record_len(KEY_BYTES, VALUE_BYTES) as u64;
-    let memory = Memory::create(a, PmemMode::StandIn, None, bytes)?;
+    let memory = Memory::create(a, a.pm_mode(), None, bytes)?;
     let shuffle = Shuffle::new(records, 7);
     let store = Store::create(&memory.open()?, Nodes::Dram, VALUE_BYTES, false)?;
     let mut hand = Hand::new();
@@ -62,7 +61,7 @@ pub(in crate::repro) fn measure(
             }
         }
         let seconds = median(built);
-        let note = format!("simulated; {records} records, {} MiB without headers", bytes >> 20);
+        let note = format!("{}; {records} records, {} MiB without headers", a.pm_in_words(), bytes >> 20);
         if threads == 1 {
             let row = "opening, and what was committed".to_owned();
             see(line(FIGURE, row, None, median(found.clone()), "ms", note.clone()))?;
@@ -86,7 +85,8 @@ pub(in crate::repro) fn measure(
         let of = rows.iter().filter(|r| r.engine == engine).map(|r| r.ops_per_s);
         let replayed = median(of.collect());
         let row = format!("open and rebuild, 2 threads: {engine}");
-        let note = format!("simulated; {:.2} M records/s against {:.2}", speeds[1] / 1e6, replayed / 1e6);
+        let (what, ours) = (a.pm_in_words(), speeds[1] / 1e6);
+        let note = format!("{what}; {ours:.2} M records/s against {:.2}", replayed / 1e6);
         see(line(FIGURE, row, None, speeds[1] / replayed, "x its opening", note))?;
     }
     Ok(())
