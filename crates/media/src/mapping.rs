@@ -49,6 +49,15 @@ impl Mapping {
         .is_ok()
     }
 
+    /// Gives all of it back but the first `len` bytes, which may be somebody else's by now: whoever tried to map over them has failed.
+    pub(crate) fn leave_beginning(self, len: usize) {
+        let page = rustix::param::page_size();
+        let kept = len.next_multiple_of(page).min(self.len);
+        let rest = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the end of this mapping, whose owner gives it up.
+        unsafe { unmap(rest.base.add(kept), rest.len - kept) };
+    }
+
     fn with(len: usize, align: usize, access: ProtFlags, flags: MapFlags) -> Option<Mapping> {
         debug_assert!(len > 0 && align.is_power_of_two());
         let page = rustix::param::page_size();

@@ -54,6 +54,7 @@ pub(super) struct Mapped {
     /// The addresses: those of the file, and those behind it.
     room: Mapping,
     len: usize,
+    synced: bool,
     path: PathBuf,
 }
 
@@ -62,9 +63,8 @@ impl Mapped {
     /// memory is to need nothing of the file system to be durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where that cannot be; [`ErrorKind::Io`] if the process may not have as many addresses, or some of it
-    /// cannot be brought in: the file is shorter, its
-    /// device is damaged there, or there is no memory for it.
+    /// [`ErrorKind::Unsupported`] where that cannot be; [`ErrorKind::Corruption`] if the memory is damaged; [`ErrorKind::Io`] if the process may not have
+    /// as many addresses, or some of it cannot be brought in: the file is shorter, its device cannot be read, or there is no memory for it.
     pub(super) fn new(file: impl AsFd, path: &Path, len: usize, behind: usize, synced: bool) -> Result<Self> {
         let room =
             len.checked_add(behind).and_then(|len| Mapping::readable(len, HUGE_PAGE)).ok_or_else(|| {
@@ -80,8 +80,7 @@ impl Mapped {
         // SAFETY: all that it overlaps is the room, which was mapped for it a moment ago, and which nobody knows of.
         let mapped = unsafe { rustix::mm::mmap(at, len, access, shared, file, 0) };
         if let Err(e) = mapped {
-            // Some of the room may be somebody else's by now.
-            std::mem::forget(room);
+            room.leave_beginning(len);
             return Err(match e {
                 Errno::OPNOTSUPP | Errno::INVAL if synced => {
                     not_dax(path, "its file system goes through the page cache")
@@ -89,7 +88,7 @@ impl Mapped {
                 e => io_error(e.into(), "map", path),
             });
         }
-        let mapped = Mapped { room, len, path: path.to_owned() };
+        let mapped = Mapped { room, len, synced, path: path.to_owned() };
         mapped.bring_in()?;
         Ok(mapped)
     }
@@ -137,9 +136,9 @@ impl Mapped {
         match done {
             // Linux has it since 5.14. Before, pages come in when they are first touched.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
-            Err(Errno::FAULT) => {
+            Err(e @ (Errno::FAULT | Errno::HWPOISON)) => {
                 let what = format!("the file ends, or cannot be read, within {len} bytes of the offset");
-                Err(Error::new(ErrorKind::Io, what).with_file(&self.path).with_offset(at as u64))
+                Err(Error::new(unreadable(e, self.synced), what).with_file(&self.path).with_offset(at as u64))
             }
             Err(e) => Err(io_error(e.into(), "bring in", &self.path).with_offset(at as u64)),
         }
@@ -173,6 +172,11 @@ impl Mapped {
         unsafe { rustix::mm::msync(self.base().as_ptr().cast(), self.len, MsyncFlags::SYNC) }
             .map_err(|e| io_error(e.into(), "sync", &self.path))
     }
+}
+
+/// What a page is that cannot be brought in. Behind the page cache there is a device, which another time may answer; else the page is the device.
+pub(super) fn unreadable(e: Errno, synced: bool) -> ErrorKind {
+    if synced || e == Errno::HWPOISON { ErrorKind::Corruption } else { ErrorKind::Io }
 }
 
 impl fmt::Debug for Mapped {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 use terrane_base::ErrorKind;
 
-use super::mapped::{Mapped, PART, has_all_space};
+use super::mapped::{Mapped, PART, has_all_space, unreadable};
 use super::*;
 use crate::sim::SimMedia;
 use crate::{AlignedBuf, SECTOR, Signal};
@@ -252,6 +252,15 @@ fn a_large_file_is_brought_in_whole() {
 fn a_file_that_is_shorter_than_its_mapping_is_an_error_and_no_fault() {
     let e = map_new(PART + 4096, 2 * PART).unwrap_err();
     assert_eq!((e.kind(), e.offset()), (ErrorKind::Io, Some(PART as u64)), "{e}");
+}
+
+#[test]
+fn a_page_of_a_device_that_cannot_be_read_is_damage() {
+    use rustix::io::Errno;
+    let kinds =
+        [(Errno::FAULT, true), (Errno::HWPOISON, true), (Errno::HWPOISON, false), (Errno::FAULT, false)];
+    let found = kinds.map(|(e, synced)| unreadable(e, synced));
+    assert_eq!(found, [ErrorKind::Corruption, ErrorKind::Corruption, ErrorKind::Corruption, ErrorKind::Io]);
 }
 
 #[test]
