@@ -259,7 +259,12 @@ pub(crate) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
         simd: None,
     };
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };
-    let memory = PmemOptions::new((4 << 20) << rng.below(2)).zone_bytes(128 << 10);
+    let bytes = (4 << 20) << rng.below(2);
+    let memory = PmemOptions::new(bytes)
+        .zone_bytes(128 << 10)
+        .memtable_bytes((bytes / 4) << rng.below(3))
+        // The page cache has none.
+        .index_in_memory(rng.one_in(2) && medium != SoakMedium::PageCache);
     Options::new()
         .medium(match medium {
             SoakMedium::Log => Medium::Log,
