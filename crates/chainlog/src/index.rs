@@ -103,8 +103,8 @@ impl ChainIndex {
         Ok(stored.into_item())
     }
 
-    /// Tells the index what is committed in a zone, of which there are [`Chain::slots`], after recovery and before anything is stored. (What
-    /// it knows already stays as it is.) `see` gets each record that was verified, with its commit's LSN, and says whether it has a place in the index. Holds one
+    /// Tells the index what is committed in a zone, of which there are [`Chain::slots`], once, after recovery and before anything is stored.
+    /// `see` gets each record that was verified, with its commit's LSN, and says whether it has a place in the index. Holds one
     /// zone's bytes in memory.
     ///
     /// # Errors
@@ -150,7 +150,9 @@ impl ChainIndex {
         // refers to, and this one has a record there: its key begins where that of a record of these lengths would.
         let bytes = unsafe { std::slice::from_raw_parts(self.address(at)?.as_ptr(), len) };
         let found = read_record(bytes).map_err(|e| self.chain.in_place(e, at))?.0;
-        match (found.seq, found.kind as u8) == (record.seq, record.kind) {
+        // (It may change under us.)
+        let lens = (found.key.len(), found.value.len());
+        match (found.seq, found.kind as u8, lens) == (record.seq, record.kind, (key_len, value_len)) {
             true => Ok(()),
             false => {
                 Err(self.chain.in_place(Error::corruption("a record is another one than its index has"), at))

@@ -155,6 +155,24 @@ impl Cursor {
         key.unwrap_or(&[])
     }
 
+    /// Whether it steps by the current key, and not by where that has its place.
+    #[inline]
+    pub fn steps_by_key(&self, index: &MemIndex) -> bool {
+        matches!(index.structure(), Structure::Skiplist(_))
+    }
+
+    /// The record that [`Cursor::key`] is read from. Where records may be damaged, whoever goes on from a key looks at it first: a damaged key
+    /// may lead anywhere, back too.
+    #[inline]
+    pub fn landed<'a>(&self, index: &'a MemIndex) -> Option<Record<'a>> {
+        let at = match (index.structure(), self.leaf_in(index)) {
+            (_, Word::EMPTY) => None,
+            (Structure::Art(art), leaf) => art.newest_of(leaf),
+            (Structure::Skiplist(list), leaf) => list.of(leaf),
+        };
+        at.map(|at| index.record(at))
+    }
+
     /// The newest version of the current key with a sequence at or below `snapshot`.
     #[inline]
     pub fn version<'a>(&self, index: &'a MemIndex, snapshot: Seq) -> Option<Record<'a>> {

@@ -227,6 +227,16 @@ impl MemIndex {
         }
     }
 
+    /// What a search for the version of `key` at `snapshot` ends at, or between, whether it is found or not: where records may be damaged, one of these may be
+    /// what was looked for.
+    pub fn ends_of_search(&self, key: &[u8], snapshot: Seq) -> impl Iterator<Item = Record<'_>> {
+        let ends = match &self.structure {
+            Structure::Art(art) => [art.end_of_search(key), None],
+            Structure::Skiplist(list) => list.around(key, snapshot).map(|at| at.map(|at| self.record(at))),
+        };
+        ends.into_iter().flatten()
+    }
+
     /// [`MemIndex::get`] in steps, for whoever has something else to do between them: each asks the processor for what the next one looks
     /// at. In a skiplist there is but one.
     #[inline]

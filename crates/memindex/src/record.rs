@@ -35,6 +35,14 @@ pub struct Record<'a> {
     pub value: &'a [u8],
 }
 
+impl Record<'_> {
+    /// Whether `other` is this record, and no copy of it.
+    #[inline]
+    pub fn is(&self, other: &Record<'_>) -> bool {
+        std::ptr::eq(self.key, other.key)
+    }
+}
+
 /// Where a record lies in its [`RecordArena`]. Stable for the arena's life; means nothing to another arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecordPtr(NonZeroUsize);

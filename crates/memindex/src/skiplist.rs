@@ -93,6 +93,12 @@ impl List {
         (self.read(found).key == key).then_some(found)
     }
 
+    /// The records before and behind where that is looked for; it would be the second one.
+    pub(crate) fn around(&self, key: &[u8], snapshot: Seq) -> [Option<RecordPtr>; 2] {
+        let place = Place { key, seq: snapshot };
+        [self.last(Bound::Excluded(&place)), self.first(Bound::Included(&place))]
+    }
+
     /// A record of the first key at or after `key`.
     pub(crate) fn at_or_after(&self, key: &[u8]) -> Option<RecordPtr> {
         self.first(Bound::Included(&Place { key, seq: MAX_SEQ }))
@@ -118,13 +124,18 @@ impl List {
         self.last(Bound::Unbounded)
     }
 
-    /// The key of the record that a leaf word points at.
-    pub(crate) fn key(&self, leaf: Word) -> Option<&[u8]> {
+    /// The record that a leaf word points at.
+    pub(crate) fn of(&self, leaf: Word) -> Option<RecordPtr> {
         // SAFETY: cursors hand in words of records of this list only, and those outlive it.
         match unsafe { leaf.leaf() }? {
-            Leaf::One(record) => Some(self.read(record).key),
+            Leaf::One(record) => Some(record),
             Leaf::Many(_) => None,
         }
+    }
+
+    /// The key of that.
+    pub(crate) fn key(&self, leaf: Word) -> Option<&[u8]> {
+        self.of(leaf).map(|record| self.read(record).key)
     }
 
     /// Distinct keys. Walks the list.

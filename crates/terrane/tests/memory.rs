@@ -5,14 +5,13 @@
 
 mod support;
 
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use support::*;
 use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, ErrorKind, IndexKind, Medium, Options, PmemMode, PmemOptions, WriteBatch};
+use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, WriteBatch};
 
 fn with_memory() -> Options {
     tiny().medium(Medium::Pmem(tiny_memory()))
@@ -163,131 +162,6 @@ fn a_memory_that_is_gone_or_damaged_or_anothers_is_told() {
     opened.write_at(&content, 0).unwrap();
     opened.sync().unwrap();
     assert_eq!(open(&other, &tiny_without_medium()).unwrap_err().kind(), ErrorKind::InvalidArgument);
-}
-
-/// A bit of a value that turns round while the database is open.
-#[test]
-fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
-    for bit in [0, 399, 799] {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("pmem");
-        let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
-        let db = Db::open(dir.path(), tiny_without_medium().medium(Medium::Pmem(memory))).unwrap();
-        let t = db.create_subtable("t", tiny_table()).unwrap();
-        for n in 0..20u8 {
-            t.put(&[n], &[n ^ 0xa5; 100]).unwrap();
-        }
-        let bytes = std::fs::read(&file).unwrap();
-        let at = bytes.windows(100).position(|w| w == [7 ^ 0xa5; 100]).unwrap();
-        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
-        let damaged = at + bit / 8;
-        writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
-        let errors = [
-            t.get(&[7]).map(drop).unwrap_err(),
-            t.multi_get(&[[6], [7], [8]]).map(drop).unwrap_err(),
-            t.range(terrane::ReadOptions::new()).unwrap().find_map(Result::err).unwrap(),
-            t.flush().unwrap_err(),
-        ];
-        for e in errors {
-            assert_eq!((e.kind(), e.file()), (ErrorKind::Corruption, Some(&*file)), "{e}");
-            assert!(e.offset().is_some_and(|found| (1..16).contains(&(at as u64 - found))), "{e}");
-        }
-        assert_eq!(t.get(&[8]).unwrap(), Some(vec![8 ^ 0xa5; 100]));
-        let report = db.check(|_| true).unwrap();
-        assert_eq!((report.memory_records, report.damage.len()), (7, 2), "{report:?}");
-        assert!(report.damage.iter().all(|e| e.file() == Some(&*file)), "{report:?}");
-        writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
-        assert_eq!(t.get(&[7]).unwrap(), Some(vec![7 ^ 0xa5; 100]), "nothing else became of it");
-        assert!(db.check(|_| true).unwrap().is_clean());
-    }
-}
-
-/// A database with a subtable, and the file of its memory, in a directory that goes with the first.
-fn in_a_file(kind: IndexKind) -> (tempfile::TempDir, std::path::PathBuf, Db, terrane::Subtable) {
-    let dir = tempfile::tempdir().unwrap();
-    let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
-    let db = Db::open(dir.path(), tiny_without_medium().medium(Medium::Pmem(memory))).unwrap();
-    let t = db.create_subtable("t", tiny_table().index(kind)).unwrap();
-    let file = dir.path().join("pmem");
-    (dir, file, db, t)
-}
-
-/// Any bit of what stands in front of a key, which says how long it and its value are: they may be said to end far behind the memory.
-#[test]
-fn lengths_that_are_damaged_lead_to_nothing_wrong() {
-    const FRONT: usize = 11 + 8;
-    for kind in [IndexKind::Art, IndexKind::Skiplist] {
-        let (_dir, file, db, t) = in_a_file(kind);
-        let keys = [1, 2, 63, 127, 191, 254, 255, 300].map(|len| {
-            let mut key = vec![b'k'; len];
-            key[len - 1] = len as u8;
-            key
-        });
-        for key in &keys {
-            t.put(key, &[key.len() as u8; 40]).unwrap();
-        }
-        let is_right =
-            |key: &[u8], value: &[u8]| keys.iter().any(|k| k == key) && value == [key.len() as u8; 40];
-        let bytes = std::fs::read(&file).unwrap();
-        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
-        let (mut reported, mut missed) = (0, 0);
-        for key in &keys {
-            let record = [&key[..], &[key.len() as u8; 40]].concat();
-            let at = bytes.windows(record.len()).position(|w| w == record).unwrap();
-            for bit in 0..FRONT * 8 {
-                let damaged = at - FRONT + bit / 8;
-                writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
-                for key in &keys {
-                    match t.get(key) {
-                        Ok(Some(value)) => assert!(is_right(key, &value), "bit {bit}"),
-                        Ok(None) => missed += 1,
-                        Err(e) => {
-                            assert_eq!(e.kind(), ErrorKind::Corruption, "bit {bit}: {e}");
-                            reported += 1;
-                        }
-                    }
-                    // Up to the first that is damaged.
-                    let from = terrane::ReadOptions::new().lower(key.clone());
-                    for row in t.range(from).unwrap().map_while(Result::ok).take(keys.len() + 1) {
-                        assert!(is_right(&row.0, &row.1), "bit {bit}");
-                    }
-                }
-                writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
-            }
-        }
-        assert!(reported > 100, "{reported} reported, {missed} not found");
-        keys.iter().for_each(|key| assert!(is_right(key, &t.get(key).unwrap().unwrap())));
-        assert!(db.check(|_| true).unwrap().is_clean());
-    }
-}
-
-/// Any bit of a record that has an older one behind it and others beside it.
-#[test]
-fn a_check_finds_every_flipped_bit_and_comes_to_its_end() {
-    for kind in [IndexKind::Art, IndexKind::Skiplist] {
-        let (_dir, file, db, t) = in_a_file(kind);
-        for n in 0..20u8 {
-            t.put(&[n], &[n; 30]).unwrap();
-        }
-        for _ in 0..3 {
-            t.put(&[7], &[0xa5; 30]).unwrap();
-        }
-        t.put(&[7], &[0x5a; 30]).unwrap();
-        assert_eq!(db.check(|_| true).unwrap().memory_records, 24);
-        let bytes = std::fs::read(&file).unwrap();
-        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
-        for value in [[0xa5; 30], [0x5a; 30]] {
-            let at = bytes.windows(30).position(|w| w == value).unwrap();
-            for bit in 0..(12 + 34) * 8 {
-                let damaged = at - 12 + bit / 8;
-                writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
-                let report = db.check(|_| true).unwrap();
-                assert!((1..=2).contains(&report.damage.len()), "{kind:?}, bit {bit}: {report:?}");
-                writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
-            }
-        }
-        assert!(db.check(|_| true).unwrap().is_clean());
-    }
 }
 
 #[test]

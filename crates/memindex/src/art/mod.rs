@@ -184,6 +184,12 @@ impl Art {
         self.newest(self.find(key, &guard), key, snapshot, &guard)
     }
 
+    /// The newest record of the leaf that a search for `key` ends at, whatever its key is.
+    pub(crate) fn end_of_search(&self, key: &[u8]) -> Option<Record<'_>> {
+        let guard = self.domain.pin();
+        self.newest_of(self.find(key, &guard)).map(|record| self.read(record))
+    }
+
     /// The newest version at or below `snapshot` of `key`, if that is what the leaf is for.
     #[inline]
     fn newest(&self, leaf: Word, key: &[u8], snapshot: Seq, guard: &Guard<'_>) -> Option<Record<'_>> {
@@ -214,12 +220,17 @@ impl Art {
         older?.at_or_below(snapshot, &self.domain.pin())
     }
 
+    /// The newest record of a leaf.
+    pub(crate) fn newest_of(&self, leaf: Word) -> Option<RecordPtr> {
+        match self.leaf(leaf)? {
+            Leaf::One(record) => Some(record),
+            Leaf::Many(list) => list.newest(),
+        }
+    }
+
     /// The key that a leaf is for.
     pub(crate) fn key(&self, leaf: Word) -> Option<&[u8]> {
-        match self.leaf(leaf)? {
-            Leaf::One(record) => Some(self.read(record).key),
-            Leaf::Many(list) => list.newest().map(|record| self.read(record).key),
-        }
+        self.newest_of(leaf).map(|record| self.read(record).key)
     }
 
     /// The only leaf that `key` can be at. Its path may differ from the key's in bytes that were skipped.
@@ -356,9 +367,16 @@ impl Art {
                 if other == key {
                     return self.add_version(here, Slot::Byte(byte), child, seq, record, guard);
                 }
-                let same = other[below..].iter().zip(&key[below..]).take_while(|(a, b)| a == b).count();
+                let rest = other.get(below..).unwrap_or(&[]);
+                let same = rest.iter().zip(&key[below..]).take_while(|(a, b)| a == b).count();
+                let (theirs, ours) = (rest.get(same), key.get(below + same));
+                if theirs == ours {
+                    // They have no byte where they part, so that one was damaged since: it stays where it was, behind the new record, for
+                    // whoever looks at all versions to find.
+                    return self.add_version(here, Slot::Byte(byte), child, seq, record, guard);
+                }
                 let fork = self.fork(key, below + same, record);
-                self.hang(fork, other.get(below + same).copied(), child);
+                self.hang(fork, theirs.copied(), child);
                 return self.publish(here, byte, fork, same);
             }
             let node = self.node(child);

@@ -2,7 +2,7 @@
 //!
 //! Blocks are put one behind the other into zones that are lent; when there is no further zone, the oldest one is emptied and used again. When
 //! commits need zones they get the oldest ones back, so how the memory is divided follows the load: a database that is mostly read has nearly
-//! all of it for blocks, one that is written to a quarter or none. Nothing of it survives a process, and nothing needs to.
+//! all of it for blocks (but for a zone of each subtable that was written to, which stays until writers are short of them), one that is written to a quarter or none. Nothing of it survives a process, and nothing needs to.
 //!
 //! # Concurrency
 //! The zone that is being filled and the order of the others are under one mutex, held to find a place or to let a zone go, not while

@@ -21,13 +21,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrane_base::reclaim::Clock;
-use terrane_base::{Lsn, MemoryBudget, Result, Seq};
+use terrane_base::{Error, Lsn, MemoryBudget, Result, Seq};
 use terrane_chainlog::{Chain, VolatileZones};
 use terrane_commit::Stretch;
 use terrane_format::chain::ChainRecord;
 use terrane_format::value_ref::ValueRef;
 use terrane_format::{Kind, checksum};
-use terrane_memindex::{MemIndex, Record};
+use terrane_memindex::{Cursor, MemIndex, Record};
 
 use crate::chains::Chains;
 use crate::chains::records::ChainRecords;
@@ -248,13 +248,64 @@ impl Memtable {
         self.chain().map_or(Ok(()), |records| records.index().verify(record))
     }
 
-    /// As [`Memtable::verify`], for whoever gives a record's value away: of what lies on a device. (What lies in ordinary memory, the page
-    /// cache among it, is read as it is.)
+    /// As [`Memtable::verify`], of what the index has found for `key` at `snapshot`, which it [may have](Memtable::may_have), for whoever gives the value away or goes on to what
+    /// is older: of what lies on a device. (What lies in ordinary memory, the page cache among it, is read as it is.)
     #[inline]
-    pub(crate) fn verify_read(&self, record: &Record<'_>) -> Result<()> {
+    pub(crate) fn verify_read(&self, key: &[u8], snapshot: Seq, found: Option<&Record<'_>>) -> Result<()> {
         match &self.records {
-            Records::Chain(records) if records.is_on_device() => records.index().verify(record),
+            Records::Chain(records) if records.is_on_device() => {
+                self.verify_on_device(records, key, snapshot, found)
+            }
             _ => Ok(()),
+        }
+    }
+
+    fn verify_on_device(
+        &self,
+        records: &ChainRecords,
+        key: &[u8],
+        snapshot: Seq,
+        found: Option<&Record<'_>>,
+    ) -> Result<()> {
+        let records = records.index();
+        let Some(found) = found else {
+            // One of these would be it, had it been damaged.
+            return records
+                .index()
+                .ends_of_search(key, snapshot)
+                .try_for_each(|record| records.verify(&record));
+        };
+        records.verify(found)?;
+        // Damage that is gone again may have led the index to take it for another one's older version.
+        match found.key == key {
+            true => Ok(()),
+            false => Err(self.damaged("a record of a memtable has another key than its index".to_owned())),
+        }
+    }
+
+    /// As [`Memtable::verify_read`], of what a cursor shows of the key that it has come to; and of what says where it goes on.
+    #[inline]
+    pub(crate) fn verify_place(&self, cursor: &Cursor, shown: Option<&Record<'_>>) -> Result<()> {
+        let Records::Chain(records) = &self.records else { return Ok(()) };
+        if !records.is_on_device() {
+            return Ok(());
+        }
+        let records = records.index();
+        if cursor.steps_by_key(records.index()) {
+            let landed = cursor.landed(records.index());
+            landed
+                .filter(|landed| shown.is_none_or(|shown| !shown.is(landed)))
+                .map_or(Ok(()), |landed| records.verify(&landed))?;
+        }
+        shown.map_or(Ok(()), |shown| records.verify(shown))
+    }
+
+    /// An error that says what is wrong with its records as a whole.
+    pub(crate) fn damaged(&self, what: String) -> Error {
+        let e = Error::corruption(what);
+        match self.chain() {
+            Some(records) => e.with_file(records.path()),
+            None => e,
         }
     }
 

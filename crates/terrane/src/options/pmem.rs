@@ -172,3 +172,25 @@ impl PmemOptions {
         Plan { bytes: self.bytes, subtables: 1, memtables, zone_bytes }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A zone for each to fill, and another one for what it freezes, within what memtables may take.
+    #[test]
+    fn a_thousand_subtables_have_room_in_a_gib() {
+        let options = PmemOptions::new(1 << 30);
+        let plan = options.plan();
+        assert!(1000 * plan.zone_bytes * 8 / 7 < plan.bytes, "{plan:?}");
+        assert!(plan.memtables >= 2000, "{plan:?}");
+        // Where there is more there is no need for more zones, and where there is little they are still some.
+        for (bytes, zones) in [(8 << 20, 60), (64 << 20, 60), (16 << 30, 4000), (100 << 30, 20_000)] {
+            let plan = PmemOptions::new(bytes).plan();
+            assert!(
+                plan.bytes / plan.zone_bytes >= zones && plan.zone_bytes.is_multiple_of(4096),
+                "{plan:?}"
+            );
+        }
+    }
+}

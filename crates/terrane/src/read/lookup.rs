@@ -152,15 +152,16 @@ impl Walk {
             for m in &view.state.memtables {
                 let Some(cover) = m.tombstones.covering(key, seq) else { return Ok(Step::Outdated) };
                 let hash = || *self.hash.get_or_insert_with(|| checksum::key_hash(key));
-                if m.may_have(hash)
-                    && let Some(r) = m.index().get(key, seq)
-                {
-                    m.verify_read(&r)?;
-                    if r.seq < cover {
-                        return Ok(Step::Done(None));
+                if m.may_have(hash) {
+                    let found = m.index().get(key, seq);
+                    m.verify_read(key, seq, found.as_ref())?;
+                    if let Some(r) = found {
+                        if r.seq < cover {
+                            return Ok(Step::Done(None));
+                        }
+                        let f = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
+                        return Ok(answer(f));
                     }
-                    let f = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
-                    return Ok(answer(f));
                 }
                 // What lies below is older than any tombstone here.
                 if cover > 0 {

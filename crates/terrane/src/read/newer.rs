@@ -22,6 +22,7 @@ impl Engine {
     pub(crate) fn key_changed_since(&self, table: &Table, key: &[u8], seq: Seq) -> Result<bool> {
         let state = table.state();
         table.check_alive()?;
+        let mut hash = None;
         for m in &state.memtables {
             if m.end().is_some_and(|end| end <= seq) {
                 // Nor does any older one.
@@ -38,8 +39,12 @@ impl Engine {
             if cover > seq {
                 return Ok(true);
             }
-            if let Some(record) = m.index().get(key, now) {
-                return Ok(record.seq > seq);
+            if m.may_have(|| *hash.get_or_insert_with(|| checksum::key_hash(key))) {
+                let found = m.index().get(key, now);
+                m.verify_read(key, now, found.as_ref()).map_err(|e| e.with_subtable(&*table.name))?;
+                if let Some(record) = found {
+                    return Ok(record.seq > seq);
+                }
             }
         }
         for (_, run) in state.version.runs() {

@@ -299,8 +299,9 @@ impl MemSource {
     /// Steps over keys whose versions are all newer than the snapshot.
     fn settle(&mut self, forward: bool) -> Result<()> {
         while self.cursor.valid() {
-            if let Some(r) = self.cursor.show(self.memtable.index(), self.snapshot) {
-                self.memtable.verify_read(&r)?;
+            let shown = self.cursor.show(self.memtable.index(), self.snapshot);
+            self.memtable.verify_place(&self.cursor, shown.as_ref())?;
+            if let Some(r) = shown {
                 self.kind = Kind::from_u8(r.kind)?;
                 return Ok(());
             }

@@ -194,16 +194,18 @@ impl<'h> Group<'h> {
         }
         for (at, search, cover) in searches.drain(..) {
             let turn = &mut self.turns[at];
-            match search.finish(seq) {
-                Some(r) => {
-                    let said = m.verify_read(&r).and_then(|()| {
-                        let found = Found { kind: Kind::from_u8(r.kind)?, value: r.value };
-                        Ok(value((r.seq >= cover).then_some(found)))
+            let found = search.finish(seq);
+            match m.verify_read(turn.key, seq, found.as_ref()).map(|()| found) {
+                Ok(Some(r)) => {
+                    let said = Kind::from_u8(r.kind).map(|kind| {
+                        let found = Found { kind, value: r.value };
+                        value((r.seq >= cover).then_some(found))
                     });
                     turn.answer(said, done);
                 }
-                None if cover > 0 => turn.answer(Ok(Said::NOTHING), done),
-                None => {}
+                Ok(None) if cover > 0 => turn.answer(Ok(Said::NOTHING), done),
+                Ok(None) => {}
+                Err(e) => turn.answer(Err(e), done),
             }
         }
         self.turns.retain(|t| !t.answered);

@@ -116,21 +116,32 @@ impl Header {
             return (depth - start, Order::Equal);
         }
         let tail = self.tail.load(Ordering::Relaxed).to_be_bytes();
-        let path = if depth - start <= 8 {
-            &tail[8 - (depth - start)..]
-        } else {
+        // Bytes of the path that are not here, but in a record alone.
+        let before = (depth - start).saturating_sub(TAIL);
+        let sample = match before {
+            0 => None,
             // SAFETY: per contract.
-            let sample = unsafe { self.sample() };
-            sample.and_then(|key| key.get(start..depth)).unwrap_or(&[])
+            _ => unsafe { self.sample() },
         };
         let key = &key[start..key.len().min(depth)];
-        let same = path.iter().zip(key).take_while(|(a, b)| a == b).count();
-        let order = match (path.get(same), key.get(same)) {
+        let (first, last) = key.split_at(before.min(key.len()));
+        // A record that was damaged since may be too short to say: those bytes count as the key's then, for what is here still tells.
+        let path = sample.and_then(|sample| sample.get(start..start + before)).unwrap_or(first);
+        let same = path.iter().zip(first).take_while(|(a, b)| a == b).count();
+        match (path.get(same), first.get(same)) {
+            (Some(a), Some(b)) => return (same, a.cmp(b)),
+            // Within it the key ends.
+            _ if first.len() < before => return (same, Order::Greater),
+            _ => {}
+        }
+        let tail = &tail[TAIL - (depth - start - before)..];
+        let same = tail.iter().zip(last).take_while(|(a, b)| a == b).count();
+        let order = match (tail.get(same), last.get(same)) {
             (Some(a), Some(b)) => a.cmp(b),
             (Some(_), None) => Order::Greater,
             (None, _) => Order::Equal,
         };
-        (same, order)
+        (before + same, order)
     }
 
     /// The byte at `at`, before this node's depth, of all keys below it.

@@ -89,6 +89,35 @@ proptest! {
     }
 }
 
+proptest! {
+    /// The record that has the rest was damaged since, and is too short: what the node has itself decides.
+    #[test]
+    fn a_path_orders_by_its_last_bytes_where_nothing_else_is_known(
+        path in prop::collection::vec(0..3u8, 0..24),
+        key in prop::collection::vec(0..3u8, 0..24),
+        start in 0..24usize,
+        len in 0..24usize,
+    ) {
+        let start = start.min(path.len()).min(key.len());
+        let arena = crate::RecordArena::new(MemoryBudget::new(0));
+        let pool = Pool::new(MemoryBudget::new(0));
+        let node = pool.node(Kind::N4);
+        let record = arena.push(&path[..len.min(path.len())], 1, 1, b"");
+        node.start(&path, Word::from_raw(record.address()));
+        let tail = path.len().saturating_sub(8).max(start);
+        let mut known = path;
+        if len < tail {
+            let alike = start..tail.min(key.len()).max(start);
+            known[alike.clone()].copy_from_slice(&key[alike]);
+        }
+        let (mine, theirs) = (&known[start..], &key[start..key.len().min(known.len())]);
+        // SAFETY: the arena outlives the call.
+        let (same, order) = unsafe { node.header().compare_path(&key, start) };
+        prop_assert_eq!(order, mine.cmp(theirs));
+        prop_assert_eq!(same, mine.iter().zip(theirs).take_while(|(a, b)| a == b).count());
+    }
+}
+
 #[test]
 fn nodes_fill_whole_cache_lines() {
     assert_eq!(size_of::<Node4>(), 64);

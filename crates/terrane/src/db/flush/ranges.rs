@@ -59,13 +59,19 @@ impl Engine {
         let (engine, homes, ranges) = (self.clone(), self.estates.homes(table.id), source.cuts.len() + 1);
         let write = move |n| source.write_range(n, engine.heirs_at(homes.clone(), true, 0));
         let written = in_shares(&self.media, (Pool::Flush, threads - 1), "flush a range", ranges, write)?;
-        let in_order = written.into_iter().reduce(|(mut run, mut values), (behind, more)| {
-            run.append(behind);
-            values.extend(more);
-            (run, values)
+        let in_order = written.into_iter().reduce(|mut first, behind| {
+            first.run.append(behind.run);
+            first.values.extend(behind.values);
+            first.records += behind.records;
+            first
         });
-        let (run, values) = in_order
+        let Written { run, values, records } = in_order
             .ok_or_else(|| Error::new(ErrorKind::Closed, "a memtable was written out in no range"))?;
+        // A damaged key may have hidden others from who looked for where a range begins.
+        let all = memtable.index().len();
+        if records != all {
+            return Err(memtable.damaged(format!("of {all} records of a memtable {records} were found")));
+        }
         run.sync()?;
         Ok((run, values))
     }
@@ -79,8 +85,16 @@ impl Engine {
     }
 }
 
+/// What came of a range.
+struct Written {
+    run: WrittenRun,
+    values: Vec<ValueRef>,
+    /// How many records there were, of whom not all matter.
+    records: usize,
+}
+
 impl Source {
-    fn write_range(&self, n: usize, heirs: Heirs) -> Result<(WrittenRun, Vec<ValueRef>)> {
+    fn write_range(&self, n: usize, heirs: Heirs) -> Result<Written> {
         let lo: &[u8] = n.checked_sub(1).map_or(&[], |before| &self.cuts[before]);
         let hi = self.cuts.get(n).map(|key| &key[..]);
         let index = self.memtable.index();
@@ -89,17 +103,30 @@ impl Source {
         let mut writer =
             RunWriter::new(self.space.clone(), self.ids.clone(), self.form, tombstones.clone(), heirs)?;
         let mut block = BlockBuilder::new(self.form.block);
-        let mut values = Vec::new();
+        let out_of_order = || self.memtable.damaged("records of a memtable are out of order".to_owned());
+        let (mut values, mut records, mut last) = (Vec::new(), 0, None);
         let mut cursor = Cursor::new();
         cursor.seek(index, lo);
-        while cursor.valid() {
-            let key = cursor.key(index);
+        while let Some(landed) = cursor.landed(index) {
+            // What is damaged does not say where it belongs.
+            self.memtable.verify(&landed)?;
+            let key = landed.key;
             if hi.is_some_and(|hi| key >= hi) {
                 break;
             }
+            if key < lo || last.is_some_and(|last| key <= last) {
+                return Err(out_of_order());
+            }
+            last = Some(key);
             retention.begin_key(key);
             for r in cursor.versions(index) {
-                self.memtable.verify(&r)?;
+                if !r.is(&landed) {
+                    self.memtable.verify(&r)?;
+                    if r.key != key {
+                        return Err(out_of_order());
+                    }
+                }
+                records += 1;
                 let kind = Kind::from_u8(r.kind)?;
                 let Verdict::Keep(seq) = retention.judge(r.seq, kind) else { continue };
                 if !block.fits(r.key.len(), r.value.len(), seq) {
@@ -115,7 +142,7 @@ impl Source {
         if !block.is_empty() {
             writer.add_block(block.finish(), None, Heir::No)?;
         }
-        Ok((writer.finish_unsynced()?, values))
+        Ok(Written { run: writer.finish_unsynced()?, values, records })
     }
 }
 

@@ -1,0 +1,244 @@
+//! Records of persistent memory that are damaged while a database is open: what becomes of them, and of those beside them.
+
+#![allow(clippy::disallowed_methods, reason = "a test damages files behind the engine's back")]
+
+mod support;
+
+use std::os::unix::fs::FileExt;
+
+use support::*;
+use terrane::{Db, ErrorKind, IndexKind, Medium, Options, PmemMode, PmemOptions};
+
+/// A database with a subtable, and the file of its memory, in a directory that goes with the first.
+fn in_a_file(kind: IndexKind) -> (tempfile::TempDir, std::path::PathBuf, Db, terrane::Subtable) {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
+    let options = Options::new().cache_bytes(256 << 10).tuning(TUNING).medium(Medium::Pmem(memory));
+    let db = Db::open(dir.path(), options).unwrap();
+    let t = db.create_subtable("t", tiny_table().index(kind)).unwrap();
+    let file = dir.path().join("pmem");
+    (dir, file, db, t)
+}
+
+/// A bit of a value that turns round while the database is open.
+#[test]
+fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
+    for bit in [0, 399, 799] {
+        let (_dir, file, db, t) = in_a_file(IndexKind::Art);
+        for n in 0..20u8 {
+            t.put(&[n], &[n ^ 0xa5; 100]).unwrap();
+        }
+        let bytes = std::fs::read(&file).unwrap();
+        let at = bytes.windows(100).position(|w| w == [7 ^ 0xa5; 100]).unwrap();
+        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let damaged = at + bit / 8;
+        writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
+        let errors = [
+            t.get(&[7]).map(drop).unwrap_err(),
+            t.multi_get(&[[6], [7], [8]]).map(drop).unwrap_err(),
+            t.range(terrane::ReadOptions::new()).unwrap().find_map(Result::err).unwrap(),
+            t.flush().unwrap_err(),
+        ];
+        for e in errors {
+            assert_eq!((e.kind(), e.file()), (ErrorKind::Corruption, Some(&*file)), "{e}");
+            assert!(e.offset().is_some_and(|found| (1..16).contains(&(at as u64 - found))), "{e}");
+        }
+        assert_eq!(t.get(&[8]).unwrap(), Some(vec![8 ^ 0xa5; 100]));
+        let report = db.check(|_| true).unwrap();
+        assert_eq!((report.memory_records, report.damage.len()), (7, 2), "{report:?}");
+        assert!(report.damage.iter().all(|e| e.file() == Some(&*file)), "{report:?}");
+        writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
+        assert_eq!(t.get(&[7]).unwrap(), Some(vec![7 ^ 0xa5; 100]), "nothing else became of it");
+        assert!(db.check(|_| true).unwrap().is_clean());
+    }
+}
+
+/// The newest version, or the older one of two that a snapshot sees: there are older ones elsewhere, which nobody takes for it.
+#[test]
+fn a_version_whose_key_is_damaged_is_reported_and_no_older_one_given() {
+    for kind in [IndexKind::Art, IndexKind::Skiplist] {
+        let (_dir, file, db, t) = in_a_file(kind);
+        t.put(b"a key", b"stale").unwrap();
+        t.flush().unwrap();
+        for other in ["a", "a ke", "a key of another", "b"] {
+            t.put(other.as_bytes(), b"beside").unwrap();
+        }
+        t.put(b"a key", b"seen").unwrap();
+        let snapshot = db.snapshot();
+        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let damaged = |version: &str, reads: &dyn Fn()| {
+            let version = format!("a key{version}");
+            let bytes = std::fs::read(&file).unwrap();
+            let at = bytes.windows(version.len()).position(|w| w == version.as_bytes()).unwrap();
+            for byte in at - 1..at + 5 {
+                writer.write_all_at(&[bytes[byte] ^ 1], byte as u64).unwrap();
+                reads();
+                writer.write_all_at(&bytes[byte..=byte], byte as u64).unwrap();
+            }
+        };
+        let is_damage =
+            |read: terrane::Result<()>| assert_eq!(read.unwrap_err().kind(), ErrorKind::Corruption);
+        damaged("seen", &|| {
+            is_damage(t.get(b"a key").map(drop));
+            is_damage(t.multi_get(&[&b"a"[..], b"a key"]).map(drop));
+        });
+        t.put(b"a key", b"newest").unwrap();
+        damaged("seen", &|| {
+            assert_eq!(t.get(b"a key").unwrap().as_deref(), Some(&b"newest"[..]));
+            is_damage(t.get_at(b"a key", &snapshot).map(drop));
+        });
+        assert_eq!(t.get_at(b"a key", &snapshot).unwrap().as_deref(), Some(&b"seen"[..]));
+        assert!(db.check(|_| true).unwrap().is_clean());
+    }
+}
+
+/// Any bit of what stands in front of a key, which says how long it and its value are: they may be said to end far behind the memory.
+#[test]
+fn lengths_that_are_damaged_lead_to_nothing_wrong() {
+    const FRONT: usize = 11 + 8;
+    for kind in [IndexKind::Art, IndexKind::Skiplist] {
+        let (_dir, file, db, t) = in_a_file(kind);
+        let keys = [1, 2, 63, 127, 191, 254, 255, 300].map(|len| {
+            let mut key = vec![b'k'; len];
+            key[len - 1] = len as u8;
+            key
+        });
+        for key in &keys {
+            t.put(key, &[key.len() as u8; 40]).unwrap();
+        }
+        let is_right =
+            |key: &[u8], value: &[u8]| keys.iter().any(|k| k == key) && value == [key.len() as u8; 40];
+        let bytes = std::fs::read(&file).unwrap();
+        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let (mut reported, mut missed) = (0, 0);
+        for key in &keys {
+            let record = [&key[..], &[key.len() as u8; 40]].concat();
+            let at = bytes.windows(record.len()).position(|w| w == record).unwrap();
+            for bit in 0..FRONT * 8 {
+                let damaged = at - FRONT + bit / 8;
+                writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
+                for key in &keys {
+                    match t.get(key) {
+                        Ok(Some(value)) => assert!(is_right(key, &value), "bit {bit}"),
+                        Ok(None) => missed += 1,
+                        Err(e) => {
+                            assert_eq!(e.kind(), ErrorKind::Corruption, "bit {bit}: {e}");
+                            reported += 1;
+                        }
+                    }
+                    // Up to the first that is damaged.
+                    let from = terrane::ReadOptions::new().lower(key.clone());
+                    let mut last = Vec::new();
+                    for row in t.range(from).unwrap().map_while(Result::ok) {
+                        assert!(is_right(&row.0, &row.1) && row.0 > last, "bit {bit}");
+                        last = row.0;
+                    }
+                }
+                writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
+            }
+        }
+        assert!(reported > 100, "{reported} reported, {missed} not found");
+        keys.iter().for_each(|key| assert!(is_right(key, &t.get(key).unwrap().unwrap())));
+        assert!(db.check(|_| true).unwrap().is_clean());
+    }
+}
+
+/// Keys whose beginnings are longer than what a node has of them, so that it takes them from a record below it.
+fn alike(n: u8) -> Vec<u8> {
+    [&b"all of them begin with this "[..], &[n / 8], b" and some go on with this ", &[n % 8]].concat()
+}
+
+/// A bit of a key, where it leads those astray who look for where a range begins, or of what is in front of it.
+#[test]
+fn a_memtable_with_damage_is_not_written_out_as_if_it_were_whole() {
+    let len = alike(0).len();
+    for kind in [IndexKind::Art, IndexKind::Skiplist] {
+        for (n, byte) in
+            [0, 9, 31, 32, 63].into_iter().flat_map(|n| (0..len + 3).step_by(5).map(move |b| (n, b)))
+        {
+            let (_dir, file, db, t) = in_a_file(kind);
+            // So much that a memtable is written out in several ranges.
+            (0..64).for_each(|n| t.put(&alike(n), &[n; 2000]).unwrap());
+            let record = [&alike(n)[..], &[n; 2000]].concat();
+            let bytes = std::fs::read(&file).unwrap();
+            let at = bytes.windows(record.len()).position(|w| w == record).unwrap() - 3 + byte;
+            let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+            writer.write_all_at(&[bytes[at] ^ 1 << (byte % 8)], at as u64).unwrap();
+            let e = t.flush().unwrap_err();
+            assert_eq!(
+                (e.kind(), e.file()),
+                (ErrorKind::Corruption, Some(&*file)),
+                "{kind:?} {n} {byte}: {e}"
+            );
+            assert_eq!(db.stats().flushes, 0);
+            writer.write_all_at(&bytes[at..=at], at as u64).unwrap();
+            t.flush().unwrap();
+            (0..64).for_each(|n| assert_eq!(t.get(&alike(n)).unwrap(), Some(vec![n; 2000])));
+        }
+    }
+}
+
+/// Keys that come to a damaged one are found, and it is reported sooner or later.
+#[test]
+fn what_is_put_beside_a_damaged_key_is_found() {
+    for kind in [IndexKind::Art, IndexKind::Skiplist] {
+        for (n, bit) in [8, 9, 12, 63].into_iter().flat_map(|n| (0..8).map(move |bit| (n, bit))) {
+            let (_dir, file, db, t) = in_a_file(kind);
+            (8..64).for_each(|n| t.put(&alike(n), &[n; 20]).unwrap());
+            let key = alike(n);
+            let record = [&key[..], &[n; 20]].concat();
+            let bytes = std::fs::read(&file).unwrap();
+            // How long it is.
+            let at = bytes.windows(record.len()).position(|w| w == record).unwrap() - 1;
+            let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+            writer.write_all_at(&[bytes[at] ^ 1 << bit], at as u64).unwrap();
+            let mut beside: Vec<Vec<u8>> = (0..key.len()).map(|len| key[..len].to_vec()).collect();
+            beside.extend([0, n, u8::MAX].map(|byte| [&key[..], &[byte]].concat()));
+            beside.push(key);
+            beside.iter().for_each(|key| t.put(key, b"beside").unwrap());
+            for key in &beside {
+                assert_eq!(
+                    t.get(key).unwrap().as_deref(),
+                    Some(&b"beside"[..]),
+                    "{kind:?} {n} {bit} {key:?}"
+                );
+            }
+            let e = t.flush().unwrap_err();
+            assert_eq!(
+                (e.kind(), e.file()),
+                (ErrorKind::Corruption, Some(&*file)),
+                "{kind:?} {n} {bit}: {e}"
+            );
+            drop((t, db));
+        }
+    }
+}
+
+/// Any bit of a record that has an older one behind it and others beside it.
+#[test]
+fn a_check_finds_every_flipped_bit_and_comes_to_its_end() {
+    for kind in [IndexKind::Art, IndexKind::Skiplist] {
+        let (_dir, file, db, t) = in_a_file(kind);
+        for n in 0..20u8 {
+            t.put(&[n], &[n; 30]).unwrap();
+        }
+        for _ in 0..3 {
+            t.put(&[7], &[0xa5; 30]).unwrap();
+        }
+        t.put(&[7], &[0x5a; 30]).unwrap();
+        assert_eq!(db.check(|_| true).unwrap().memory_records, 24);
+        let bytes = std::fs::read(&file).unwrap();
+        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        for value in [[0xa5; 30], [0x5a; 30]] {
+            let at = bytes.windows(30).position(|w| w == value).unwrap();
+            for bit in 0..(12 + 34) * 8 {
+                let damaged = at - 12 + bit / 8;
+                writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
+                let report = db.check(|_| true).unwrap();
+                assert!((1..=2).contains(&report.damage.len()), "{kind:?}, bit {bit}: {report:?}");
+                writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
+            }
+        }
+        assert!(db.check(|_| true).unwrap().is_clean());
+    }
+}
