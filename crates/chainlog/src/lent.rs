@@ -100,9 +100,13 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 let zone = LentZone::take(&space).unwrap();
-                let before = media.image().pm_states();
+                let before = media.image().pm_states(terrane_media::sim::PmModel::Lines);
                 zone.store(4096, &[7; 5000]).unwrap();
-                assert_eq!(media.image().pm_states(), before, "nothing more is on its way");
+                assert_eq!(
+                    media.image().pm_states(terrane_media::sim::PmModel::Lines),
+                    before,
+                    "nothing more is on its way"
+                );
                 let mut found = [0; 5000];
                 zone.load(4096, &mut found).unwrap();
                 assert_eq!(found, [7; 5000]);

@@ -31,7 +31,7 @@ use std::time::Instant;
 use history::{Counts, Course, History, Point};
 use support::{Rng, crash_kinds, fresh, in_memory, on_medium, open, tiny, tiny_table};
 use survivor::{Stop, Survivor};
-use terrane::media::sim::{CrashKind, OpKind};
+use terrane::media::sim::{CrashKind, OpKind, PmModel};
 use terrane::{Options, PmemOptions};
 
 fn env(name: &str, default: u64) -> u64 {
@@ -76,11 +76,13 @@ impl Plan {
         let turn = Rng(seed ^ point.index << 24).below(kinds.len() as u64) as usize;
         let kinds = if self.exhaustive { kinds } else { &kinds[turn..=turn] };
         let mut stops: Vec<Stop> = kinds.iter().map(|kind| Stop::By(*kind)).collect();
-        let states = point.image.pm_states();
-        if in_memory() && states > 1 {
-            let mut rng = Rng(seed ^ point.index << 22);
-            let some = |n| if states <= self.states { n } else { rng.below(states) };
-            stops.extend((0..states.min(self.states)).map(some).map(Stop::InState));
+        let mut rng = Rng(seed ^ point.index << 22);
+        for by in PmModel::ALL.into_iter().filter(|_| in_memory()) {
+            let states = point.image.pm_states(by);
+            if states > 1 {
+                let some = |n| if states <= self.states { n } else { rng.below(states) };
+                stops.extend((0..states.min(self.states)).map(some).map(|state| Stop::InState(by, state)));
+            }
         }
         stops
     }

@@ -46,6 +46,21 @@ impl CrashKind {
     ];
 }
 
+/// What a power failure leaves of the stores to persistent memory that are not certain yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PmModel {
+    /// As processors' manuals have it: of each line a prefix of its ordinary stores, and of those that go around the caches any.
+    Lines,
+    /// As the judge of the Tair contest had it: each word is what was stored there last, or what was certain. ([`CrashKind::PowerWords`] is
+    /// that by seed.)
+    Words,
+}
+
+impl PmModel {
+    /// All of them.
+    pub const ALL: [PmModel; 2] = [PmModel::Lines, PmModel::Words];
+}
+
 /// A machine at one moment: its disks, with what was not yet durable, and the call that was announced. Shares its
 /// content with the machine until that writes on, so taking one costs next to nothing.
 #[derive(Clone, Debug)]
@@ -76,16 +91,16 @@ impl Image {
         SimMedia::with_disk(disk, boot, self.clock, self.capacity, seed)
     }
 
-    /// How many different contents of persistent memory a power failure at this moment may leave, as far as a `u64` counts; 1 if all
+    /// How many different contents of persistent memory a power failure at this moment may leave by a model, as far as a `u64` counts; 1 if all
     /// that was stored is certain.
-    pub fn pm_states(&self) -> u64 {
-        self.with_issued().line_states()
+    pub fn pm_states(&self, model: PmModel) -> u64 {
+        self.with_issued().line_states(model)
     }
 
     /// The machine that comes up after power failed and left that one of the [`Image::pm_states`], by its number; the last one has all
     /// that was stored. Of files everything that returned survives. New boot id.
-    pub fn crash_to_pm_state(&self, state: u64) -> Arc<SimMedia> {
-        let disk = self.with_issued().after_power_loss(Survival::Chosen(state), state);
+    pub fn crash_to_pm_state(&self, model: PmModel, state: u64) -> Arc<SimMedia> {
+        let disk = self.with_issued().after_power_loss(Survival::Chosen(model, state), state);
         let boot = Rng::of(self.boot, &[state, 0x706d]).next();
         SimMedia::with_disk(Arc::new(disk), boot, self.clock, self.capacity, state)
     }
@@ -111,7 +126,7 @@ impl Image {
 
 /// As the end of a process leaves it, which had lines of persistent memory on their way.
 fn without_threads(mut disk: Arc<Disk>) -> Arc<Disk> {
-    if disk.line_states() > 1 {
+    if disk.line_states(PmModel::Lines) > 1 {
         Arc::make_mut(&mut disk).forget_threads();
     }
     disk

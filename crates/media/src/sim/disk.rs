@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
+use super::crash::PmModel;
 use super::inode::{Change, DISK_SECTOR, Data, Inode, Mood, Survival};
 use super::names::{NameOp, Names, Node};
 use super::pages::PAGE;
@@ -183,9 +184,9 @@ impl Disk {
         let mut survival = survival;
         let mut after = |id: u64, i: &Inode| {
             let fate = survival;
-            if let Survival::Chosen(state) = &mut survival {
+            if let Survival::Chosen(model, state) = &mut survival {
                 // The number of a state of all memories together tells that of each.
-                *state /= i.line_states();
+                *state /= i.line_states(*model);
             }
             i.after_power_loss(fate, mood, id)
         };
@@ -196,14 +197,14 @@ impl Disk {
 
     /// After the end of the process.
     pub(super) fn forget_threads(&mut self) {
-        for inode in self.inodes.values_mut().filter(|i| i.line_states() > 1) {
+        for inode in self.inodes.values_mut().filter(|i| i.line_states(PmModel::Lines) > 1) {
             Arc::make_mut(inode).forget_threads();
         }
     }
 
-    /// How many contents of persistent memory a power failure may leave.
-    pub(super) fn line_states(&self) -> u64 {
-        self.inodes.values().fold(1, |all, i| all.saturating_mul(i.line_states()))
+    /// How many contents of persistent memory a power failure may leave, by a model.
+    pub(super) fn line_states(&self, model: PmModel) -> u64 {
+        self.inodes.values().fold(1, |all, i| all.saturating_mul(i.line_states(model)))
     }
 }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
+use super::crash::PmModel;
 use super::lines::{Fate as LineFate, Lines};
 use super::pages::{PAGE, Pages, cut};
 use super::rng::Rng;
@@ -96,8 +97,8 @@ pub(super) enum Survival {
     Torn,
     /// As `Torn`, but persistent memory by seed, word by word.
     Words,
-    /// Everything, but of persistent memory what that one of the possible states has.
-    Chosen(u64),
+    /// Everything, but of persistent memory what that one of the states has that are possible by a model.
+    Chosen(PmModel, u64),
 }
 
 /// How likely each fate is in one crash. Drawn per crash, because "nearly all survived" and "nearly all was lost" find
@@ -199,9 +200,9 @@ impl Inode {
         self.lines.fence(thread, &mut self.durable);
     }
 
-    /// How many contents a power failure may leave of persistent memory.
-    pub(super) fn line_states(&self) -> u64 {
-        self.lines.states()
+    /// How many contents a power failure may leave of persistent memory, by a model.
+    pub(super) fn line_states(&self, model: PmModel) -> u64 {
+        self.lines.states(model)
     }
 
     /// Makes everything durable.
@@ -250,7 +251,7 @@ impl Inode {
         let (mut pages, mut len) = (self.durable.clone(), self.durable_len);
         match survival {
             Survival::Lost => {}
-            Survival::Kept | Survival::Chosen(_) => {
+            Survival::Kept | Survival::Chosen(..) => {
                 for p in &self.pending {
                     apply(&mut pages, &p.change, len);
                     len = p.len;
@@ -267,7 +268,7 @@ impl Inode {
             Survival::Kept => LineFate::Kept,
             Survival::Torn => LineFate::Torn(mood, id),
             Survival::Words => LineFate::Words(mood, id),
-            Survival::Chosen(state) => LineFate::Chosen(state),
+            Survival::Chosen(model, state) => LineFate::Chosen(model, state),
         };
         self.lines.survive(&mut pages, lines);
         pages.truncate(len);
@@ -295,7 +296,7 @@ impl Inode {
         for page in dirty {
             self.current.read(page * PAGE, &mut buf);
             match survival {
-                Survival::Kept | Survival::Chosen(_) => pages.write(page * PAGE, &buf),
+                Survival::Kept | Survival::Chosen(..) => pages.write(page * PAGE, &buf),
                 Survival::Lost => {
                     if Rng::of(mood.seed, &[id, page, 0x6d61_7070]).chance(mood.keep) {
                         pages.write(page * PAGE, &buf);

@@ -11,13 +11,14 @@
 //! whoever comes later is behind it.
 //!
 //! That is what the manuals promise (Intel, "Persistent Memory Programming", and volume 2 of the processors' manual: CLWB, MOVNTI), and
-//! words of eight bytes are whole. The other model ([`Fate::Words`]) is that of the Tair contest of 2020: of each word that is not
+//! words of eight bytes are whole. The other model ([`PmModel::Words`]) is that of the Tair contest of 2020: of each word that is not
 //! certain, either what was stored last survives or what was certain, by the toss of a coin.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::thread::ThreadId;
 
+use super::crash::PmModel;
 use super::inode::Mood;
 use super::pages::Pages;
 use super::rng::Rng;
@@ -56,8 +57,8 @@ pub(super) enum Fate {
     Torn(Mood, u64),
     /// By seed, word by word.
     Words(Mood, u64),
-    /// One of the [`Lines::states`], by its number, where these can be counted.
-    Chosen(u64),
+    /// One of the [`Lines::states`] of a model, by its number, where these can be counted.
+    Chosen(PmModel, u64),
 }
 
 /// The stores to one file of persistent memory that are not certain.
@@ -135,14 +136,14 @@ impl Lines {
         }
     }
 
-    /// How many different contents a power failure may leave (as far as a `u64` counts).
-    pub(super) fn states(&self) -> u64 {
-        self.lines.values().fold(1, |all, stores| all.saturating_mul(states(stores)))
+    /// How many different contents a power failure may leave by a model (as far as a `u64` counts).
+    pub(super) fn states(&self, model: PmModel) -> u64 {
+        self.lines.values().fold(1, |all, stores| all.saturating_mul(states(stores, model)))
     }
 
     /// Applies what survives.
     pub(super) fn survive(&self, pages: &mut Pages, fate: Fate) {
-        let mut left = if let Fate::Chosen(number) = fate { number } else { 0 };
+        let mut left = if let Fate::Chosen(_, number) = fate { number } else { 0 };
         for (line, stores) in &self.lines {
             match fate {
                 Fate::Lost => {}
@@ -158,9 +159,9 @@ impl Lines {
                     let kept = |s: &&Store| Rng::of(mood.seed, &[id, s.word, 0x776f_7264]).chance(0.5);
                     stores.iter().filter(kept).for_each(|s| s.put(pages));
                 }
-                Fate::Chosen(_) => {
-                    choose(stores, left % states(stores), pages);
-                    left /= states(stores);
+                Fate::Chosen(model, _) => {
+                    choose(stores, model, left % states(stores, model), pages);
+                    left /= states(stores, model);
                 }
             }
         }
@@ -173,14 +174,35 @@ impl Store {
     }
 }
 
-/// How many contents one line may have: prefixes of the ordinary stores, times subsets of the others. The last one has all stores.
-fn states(stores: &[Store]) -> u64 {
-    let streamed = stores.iter().filter(|s| s.way != Way::Cached).count() as u32;
-    let prefixes = stores.len() as u64 - u64::from(streamed) + 1;
-    1u64.checked_shl(streamed).map_or(u64::MAX, |subsets| prefixes.saturating_mul(subsets))
+/// How many contents one line may have: prefixes of the ordinary stores, times subsets of the others; or subsets of the words. The last one has all
+/// stores.
+fn states(stores: &[Store], model: PmModel) -> u64 {
+    let (prefixes, of_subsets) = match model {
+        PmModel::Lines => {
+            let streamed = stores.iter().filter(|s| s.way != Way::Cached).count();
+            ((stores.len() - streamed) as u64 + 1, streamed)
+        }
+        PmModel::Words => (1, words(stores).count_ones() as usize),
+    };
+    1u64.checked_shl(of_subsets as u32).map_or(u64::MAX, |subsets| prefixes.saturating_mul(subsets))
 }
 
-fn choose(stores: &[Store], number: u64, pages: &mut Pages) {
+/// Which words of a line there are stores to, a bit for each.
+fn words(stores: &[Store]) -> u64 {
+    stores.iter().fold(0, |words, s| words | word_bit(s))
+}
+
+fn word_bit(s: &Store) -> u64 {
+    1 << (s.word % (LINE / WORD) as u64)
+}
+
+fn choose(stores: &[Store], model: PmModel, number: u64, pages: &mut Pages) {
+    if model == PmModel::Words {
+        let all = words(stores);
+        // The number's bits are those of the words that there are stores to, from the lowest one.
+        let kept = |s: &&Store| number >> (all & (word_bit(s) - 1)).count_ones() & 1 == 1;
+        return stores.iter().filter(kept).for_each(|s| s.put(pages));
+    }
     let prefixes = stores.iter().filter(|s| s.way == Way::Cached).count() as u64 + 1;
     let mut subset = number / prefixes;
     put_some(stores, number % prefixes, pages, || {

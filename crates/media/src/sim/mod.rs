@@ -56,7 +56,7 @@ mod tasks;
 mod tests;
 
 pub use counting::{CountingPmem, PmemCounts};
-pub use crash::{CrashKind, Image};
+pub use crash::{CrashKind, Image, PmModel};
 pub use fault::{Fault, FaultPlan};
 
 use disk::{Disk, Effect};

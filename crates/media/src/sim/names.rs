@@ -122,7 +122,7 @@ impl Names {
         for (i, op) in std::mem::take(&mut after.pending).into_iter().enumerate() {
             let kept = match survival {
                 Survival::Lost => false,
-                Survival::Kept | Survival::Chosen(_) => true,
+                Survival::Kept | Survival::Chosen(..) => true,
                 Survival::Torn | Survival::Words => {
                     Rng::of(mood.seed, &[i as u64, 0x6e61_6d65]).chance(mood.keep)
                 }

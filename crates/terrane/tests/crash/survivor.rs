@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrane::media::Media;
-use terrane::media::sim::{CrashKind, Image, SimMedia};
+use terrane::media::sim::{CrashKind, Image, PmModel, SimMedia};
 use terrane::{Db, Durability, Options};
 
 use crate::history::{History, Point};
@@ -18,22 +18,22 @@ use crate::support::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     By(CrashKind),
-    /// Power fails and leaves that one of the states of persistent memory; of files it leaves all that returned.
-    InState(u64),
+    /// Power fails and leaves that one of the states that persistent memory may have by a model; of files it leaves all that returned.
+    InState(PmModel, u64),
 }
 
 impl Stop {
     fn crash(self, image: &Image, seed: u64) -> Arc<SimMedia> {
         match self {
             Stop::By(kind) => image.crash(kind, seed),
-            Stop::InState(state) => image.crash_to_pm_state(state),
+            Stop::InState(by, state) => image.crash_to_pm_state(by, state),
         }
     }
 
     fn is_power(self) -> bool {
         match self {
             Stop::By(kind) => is_power(kind),
-            Stop::InState(_) => true,
+            Stop::InState(..) => true,
         }
     }
 }

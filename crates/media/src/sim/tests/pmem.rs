@@ -15,10 +15,10 @@ fn with_pmem(mode: PmemMode) -> (Arc<SimMedia>, Arc<dyn Pmem>) {
 /// The first `N` bytes of the memory after each thing that a power failure may leave, and how many things that is.
 fn all_that_may_be_left<const N: usize>(image: &Image) -> (BTreeMap<[u8; N], u64>, u64) {
     let mut found = BTreeMap::new();
-    for state in 0..image.pm_states() {
-        *found.entry(left(&image.crash_to_pm_state(state))).or_default() += 1;
+    for state in 0..image.pm_states(PmModel::Lines) {
+        *found.entry(left(&image.crash_to_pm_state(PmModel::Lines, state))).or_default() += 1;
     }
-    (found, image.pm_states())
+    (found, image.pm_states(PmModel::Lines))
 }
 
 fn left<const N: usize>(m: &SimMedia) -> [u8; N] {
@@ -56,10 +56,10 @@ fn a_fence_makes_certain_what_its_thread_has_flushed_before_and_nothing_else() {
     let (m, pm) = with_pmem(PmemMode::Dax);
     pm.store_word(0, 1).unwrap();
     pm.fence();
-    assert_eq!(m.image().pm_states(), 2, "not flushed");
+    assert_eq!(m.image().pm_states(PmModel::Lines), 2, "not flushed");
     pm.flush(0, 8).unwrap();
     thread::scope(|s| s.spawn(|| pm.fence()).join().unwrap());
-    assert_eq!(m.image().pm_states(), 2, "flushed by another thread");
+    assert_eq!(m.image().pm_states(PmModel::Lines), 2, "flushed by another thread");
     pm.store_word(8, 2).unwrap();
     pm.fence();
     assert_eq!(words::<16>(&m.image()), [[1, 0], [1, 2]], "stored after the flush");
@@ -79,10 +79,11 @@ fn a_fence_on_its_way_makes_nothing_certain() {
     let images = record(&m);
     pm.write(0, &[1; 8]).unwrap();
     pm.fence();
-    let states: Vec<_> = images.lock().iter().map(|(kind, image)| (*kind, image.pm_states())).collect();
+    let states: Vec<_> =
+        images.lock().iter().map(|(kind, image)| (*kind, image.pm_states(PmModel::Lines))).collect();
     // Before the store as after it: a hook sees what a crash in the middle may leave.
     assert_eq!(states, [(OpKind::Store, 2), (OpKind::Fence, 2)]);
-    assert_eq!(m.image().pm_states(), 1);
+    assert_eq!(m.image().pm_states(PmModel::Lines), 1);
 }
 
 #[test]
@@ -92,14 +93,14 @@ fn what_goes_around_the_caches_is_left_word_by_word() {
     pm.write(56, &[7; 8 + 7 * LINE + 8 + 48]).unwrap();
     let image = m.image();
     // One word, seven lines of eight words that know nothing of each other, seven words in order.
-    assert_eq!(image.pm_states(), 2 * (1 << 56) * 8);
+    assert_eq!(image.pm_states(PmModel::Lines), 2 * (1 << 56) * 8);
     let prefixes = SEEDS.filter(|seed| {
         let all = content(&image.crash(CrashKind::PowerTorn, *seed), "pm").unwrap();
         all[LINE..2 * LINE].chunks(8).map(|w| w[0]).is_sorted_by(|a, b| a >= b)
     });
     assert!((1..SEEDS.end as usize).contains(&prefixes.count()), "some are prefixes, and some are not");
     pm.fence();
-    assert_eq!(m.image().pm_states(), 1);
+    assert_eq!(m.image().pm_states(PmModel::Lines), 1);
 }
 
 #[test]
@@ -180,11 +181,11 @@ fn two_memories_fail_each_in_its_own_way() {
     let image = m.image();
     let count =
         |m: &SimMedia, name: &str| content(m, name).unwrap()[..16].iter().filter(|b| **b == 1).count();
-    let found: BTreeSet<_> = (0..image.pm_states())
-        .map(|s| image.crash_to_pm_state(s))
+    let found: BTreeSet<_> = (0..image.pm_states(PmModel::Lines))
+        .map(|s| image.crash_to_pm_state(PmModel::Lines, s))
         .map(|m| (count(&m, "pm"), count(&m, "pm2")))
         .collect();
-    assert_eq!((found.len(), image.pm_states()), (9, 9));
+    assert_eq!((found.len(), image.pm_states(PmModel::Lines)), (9, 9));
 }
 
 #[test]
@@ -204,4 +205,28 @@ fn a_memory_is_there_whole_or_not_at_all_wherever_its_making_is_cut_short() {
         }
     }
     assert!(m.image().crash(CrashKind::PowerLost, 0).map_pmem(&path("pm"), PmemMode::Dax).is_ok());
+}
+
+#[test]
+fn by_words_each_is_what_was_stored_last_or_what_was_certain() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    pm.store_word(0, 1).unwrap();
+    pm.flush(0, 8).unwrap();
+    pm.fence();
+    // Two stores to one word, one to another of its line, one to another line: three words, whatever their order is.
+    for (word, value) in [(0, 2), (3, 3), (0, 4), (8, 5)] {
+        pm.store_word(8 * word, value).unwrap();
+    }
+    let image = m.image();
+    let found: BTreeSet<_> = (0..image.pm_states(PmModel::Words))
+        .map(|state| left::<72>(&image.crash_to_pm_state(PmModel::Words, state)))
+        .map(|bytes| [0, 24, 64].map(|at| bytes[at]))
+        .collect();
+    let wanted: BTreeSet<_> = [1, 4]
+        .into_iter()
+        .flat_map(|a| [0, 3].into_iter().flat_map(move |b| [0, 5].map(|c| [a, b, c])))
+        .collect();
+    assert_eq!((found, image.pm_states(PmModel::Words)), (wanted, 8));
+    // The last one has all that was stored.
+    assert_eq!(left::<72>(&image.crash_to_pm_state(PmModel::Words, 7))[0], 4);
 }
