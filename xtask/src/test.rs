@@ -120,7 +120,7 @@ fn of_engine() -> Result<Vec<String>, Failure> {
 }
 
 /// So many histories of commits in persistent memory leave a million different images, and take 20 minutes on two cores at most.
-const CHAIN_HISTORIES: &str = "360";
+const CHAIN_HISTORIES: &str = "240";
 
 /// So many histories of the engine, of three hundred operations each, take 50 minutes on two busy cores.
 const ENGINE_HISTORIES: &str = "3";
