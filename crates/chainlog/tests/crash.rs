@@ -14,7 +14,7 @@ use terrane_format::Kind;
 use terrane_format::chain::{ChainMemtable, ChainRecord, ITEM_HEADER, MAX_SLOTS, record_len};
 use terrane_format::pm::PoolKind;
 use terrane_halloc::{Halloc, Plan};
-use terrane_media::sim::{CrashKind, Image, OpInfo, PmModel, SimMedia};
+use terrane_media::sim::{CrashKind, Image, OpInfo, SimMedia};
 use terrane_media::{Media, OpenMode, PmemMode};
 
 const PLAN: Plan = Plan { bytes: 320 << 10, subtables: 4, memtables: 8, zone_bytes: 4 << 10 };
@@ -415,18 +415,9 @@ fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
                     model.check(media, what);
                 }
             };
-            // Where there are few states all of them, else some by seed.
-            for by in PmModel::ALL {
-                let states = image.pm_states(by);
-                for state in 0..states.min(12) {
-                    let state =
-                        if states <= 12 { state } else { state.wrapping_mul(0x9e37_79b9_7f4a_7c15) % states };
-                    crash(
-                        &image.crash_to_pm_state(by, state),
-                        true,
-                        &format!("history {number}, call {at}, state {state} by {by:?}"),
-                    );
-                }
+            for (by, state) in image.some_pm_states(12) {
+                let what = format!("history {number}, call {at}, state {state} by {by:?}");
+                crash(&image.crash_to_pm_state(by, state), true, &what);
             }
             for kind in CrashKind::WITH_WORDS {
                 let by_power = !matches!(kind, CrashKind::Process | CrashKind::ProcessTorn);

@@ -8,7 +8,7 @@ use terrane_base::{ErrorKind, Result};
 use terrane_format::pm::{PoolKind, STATE_BYTES, STATE_SLOTS};
 use terrane_halloc::{Halloc, Plan};
 use terrane_media::sim::{
-    CountingPmem, CrashKind, Fault, FaultPlan, Image, OpInfo, OpKind, PmModel, PmemCounts, SimMedia,
+    CountingPmem, CrashKind, Fault, FaultPlan, Image, OpInfo, OpKind, PmemCounts, SimMedia,
 };
 use terrane_media::{Media, PmemMode};
 
@@ -130,18 +130,10 @@ fn who_has_what_is_known_after_a_crash_at_any_point() {
         media.on_op(None);
         for (at, (image, model)) in seen.lock().unwrap().iter().enumerate() {
             points += 1;
-            // Where there are few states all of them, else some by seed.
-            for by in PmModel::ALL {
-                let states = image.pm_states(by);
-                for state in 0..states.min(64) {
-                    let state =
-                        if states <= 64 { state } else { state.wrapping_mul(0x9e37_79b9_7f4a_7c15) % states };
-                    model.check(
-                        &image.crash_to_pm_state(by, state),
-                        &format!("history {history}, call {at}, state {state} by {by:?}"),
-                    );
-                    images += 1;
-                }
+            for (by, state) in image.some_pm_states(64) {
+                let what = format!("history {history}, call {at}, state {state} by {by:?}");
+                model.check(&image.crash_to_pm_state(by, state), &what);
+                images += 1;
             }
             for kind in CrashKind::WITH_WORDS {
                 for seed in 0..4 {

@@ -4,7 +4,9 @@
 
 mod support;
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use support::*;
 use terrane::{Db, ErrorKind, IndexKind, Medium, Options, PmemMode, PmemOptions};
@@ -20,6 +22,32 @@ fn in_a_file(kind: IndexKind) -> (tempfile::TempDir, std::path::PathBuf, Db, ter
     (dir, file, db, t)
 }
 
+/// What a memory's file had when it was looked at, to be damaged and mended.
+struct Content {
+    file: File,
+    bytes: Vec<u8>,
+}
+
+impl Content {
+    fn of(path: &Path) -> Self {
+        let file = File::options().write(true).open(path).unwrap();
+        Content { file, bytes: std::fs::read(path).unwrap() }
+    }
+
+    /// Where these bytes are.
+    fn find(&self, what: &[u8]) -> usize {
+        self.bytes.windows(what.len()).position(|w| w == what).unwrap()
+    }
+
+    fn damage(&self, at: usize, bits: u8) {
+        self.file.write_all_at(&[self.bytes[at] ^ bits], at as u64).unwrap();
+    }
+
+    fn mend(&self, at: usize) {
+        self.file.write_all_at(&self.bytes[at..=at], at as u64).unwrap();
+    }
+}
+
 /// A bit of a value that turns round while the database is open.
 #[test]
 fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
@@ -28,11 +56,10 @@ fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
         for n in 0..20u8 {
             t.put(&[n], &[n ^ 0xa5; 100]).unwrap();
         }
-        let bytes = std::fs::read(&file).unwrap();
-        let at = bytes.windows(100).position(|w| w == [7 ^ 0xa5; 100]).unwrap();
-        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let content = Content::of(&file);
+        let at = content.find(&[7 ^ 0xa5; 100]);
         let damaged = at + bit / 8;
-        writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
+        content.damage(damaged, 1 << (bit % 8));
         let errors = [
             t.get(&[7]).map(drop).unwrap_err(),
             t.multi_get(&[[6], [7], [8]]).map(drop).unwrap_err(),
@@ -47,7 +74,7 @@ fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
         let report = db.check(|_| true).unwrap();
         assert_eq!((report.memory_records, report.damage.len()), (7, 2), "{report:?}");
         assert!(report.damage.iter().all(|e| e.file() == Some(&*file)), "{report:?}");
-        writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
+        content.mend(damaged);
         assert_eq!(t.get(&[7]).unwrap(), Some(vec![7 ^ 0xa5; 100]), "nothing else became of it");
         assert!(db.check(|_| true).unwrap().is_clean());
     }
@@ -65,25 +92,23 @@ fn a_version_whose_key_is_damaged_is_reported_and_no_older_one_given() {
         }
         t.put(b"a key", b"seen").unwrap();
         let snapshot = db.snapshot();
-        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
-        let damaged = |version: &str, reads: &dyn Fn()| {
-            let version = format!("a key{version}");
-            let bytes = std::fs::read(&file).unwrap();
-            let at = bytes.windows(version.len()).position(|w| w == version.as_bytes()).unwrap();
+        let content = Content::of(&file);
+        let at = content.find(b"a keyseen");
+        let damaged = |reads: &dyn Fn()| {
             for byte in at - 1..at + 5 {
-                writer.write_all_at(&[bytes[byte] ^ 1], byte as u64).unwrap();
+                content.damage(byte, 1);
                 reads();
-                writer.write_all_at(&bytes[byte..=byte], byte as u64).unwrap();
+                content.mend(byte);
             }
         };
         let is_damage =
             |read: terrane::Result<()>| assert_eq!(read.unwrap_err().kind(), ErrorKind::Corruption);
-        damaged("seen", &|| {
+        damaged(&|| {
             is_damage(t.get(b"a key").map(drop));
             is_damage(t.multi_get(&[&b"a"[..], b"a key"]).map(drop));
         });
         t.put(b"a key", b"newest").unwrap();
-        damaged("seen", &|| {
+        damaged(&|| {
             assert_eq!(t.get(b"a key").unwrap().as_deref(), Some(&b"newest"[..]));
             is_damage(t.get_at(b"a key", &snapshot).map(drop));
         });
@@ -108,15 +133,13 @@ fn lengths_that_are_damaged_lead_to_nothing_wrong() {
         }
         let is_right =
             |key: &[u8], value: &[u8]| keys.iter().any(|k| k == key) && value == [key.len() as u8; 40];
-        let bytes = std::fs::read(&file).unwrap();
-        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let content = Content::of(&file);
         let (mut reported, mut missed) = (0, 0);
         for key in &keys {
-            let record = [&key[..], &[key.len() as u8; 40]].concat();
-            let at = bytes.windows(record.len()).position(|w| w == record).unwrap();
+            let at = content.find(&[&key[..], &[key.len() as u8; 40]].concat());
             for bit in 0..FRONT * 8 {
                 let damaged = at - FRONT + bit / 8;
-                writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
+                content.damage(damaged, 1 << (bit % 8));
                 for key in &keys {
                     match t.get(key) {
                         Ok(Some(value)) => assert!(is_right(key, &value), "bit {bit}"),
@@ -134,7 +157,7 @@ fn lengths_that_are_damaged_lead_to_nothing_wrong() {
                         last = row.0;
                     }
                 }
-                writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
+                content.mend(damaged);
             }
         }
         assert!(reported > 100, "{reported} reported, {missed} not found");
@@ -159,11 +182,9 @@ fn a_memtable_with_damage_is_not_written_out_as_if_it_were_whole() {
             let (_dir, file, db, t) = in_a_file(kind);
             // So much that a memtable is written out in several ranges.
             (0..64).for_each(|n| t.put(&alike(n), &[n; 2000]).unwrap());
-            let record = [&alike(n)[..], &[n; 2000]].concat();
-            let bytes = std::fs::read(&file).unwrap();
-            let at = bytes.windows(record.len()).position(|w| w == record).unwrap() - 3 + byte;
-            let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
-            writer.write_all_at(&[bytes[at] ^ 1 << (byte % 8)], at as u64).unwrap();
+            let content = Content::of(&file);
+            let at = content.find(&[&alike(n)[..], &[n; 2000]].concat()) - 3 + byte;
+            content.damage(at, 1 << (byte % 8));
             let e = t.flush().unwrap_err();
             assert_eq!(
                 (e.kind(), e.file()),
@@ -171,7 +192,7 @@ fn a_memtable_with_damage_is_not_written_out_as_if_it_were_whole() {
                 "{kind:?} {n} {byte}: {e}"
             );
             assert_eq!(db.stats().flushes, 0);
-            writer.write_all_at(&bytes[at..=at], at as u64).unwrap();
+            content.mend(at);
             t.flush().unwrap();
             (0..64).for_each(|n| assert_eq!(t.get(&alike(n)).unwrap(), Some(vec![n; 2000])));
         }
@@ -186,12 +207,9 @@ fn what_is_put_beside_a_damaged_key_is_found() {
             let (_dir, file, db, t) = in_a_file(kind);
             (8..64).for_each(|n| t.put(&alike(n), &[n; 20]).unwrap());
             let key = alike(n);
-            let record = [&key[..], &[n; 20]].concat();
-            let bytes = std::fs::read(&file).unwrap();
+            let content = Content::of(&file);
             // How long it is.
-            let at = bytes.windows(record.len()).position(|w| w == record).unwrap() - 1;
-            let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
-            writer.write_all_at(&[bytes[at] ^ 1 << bit], at as u64).unwrap();
+            content.damage(content.find(&[&key[..], &[n; 20]].concat()) - 1, 1 << bit);
             let mut beside: Vec<Vec<u8>> = (0..key.len()).map(|len| key[..len].to_vec()).collect();
             beside.extend([0, n, u8::MAX].map(|byte| [&key[..], &[byte]].concat()));
             beside.push(key);
@@ -227,16 +245,15 @@ fn a_check_finds_every_flipped_bit_and_comes_to_its_end() {
         }
         t.put(&[7], &[0x5a; 30]).unwrap();
         assert_eq!(db.check(|_| true).unwrap().memory_records, 24);
-        let bytes = std::fs::read(&file).unwrap();
-        let writer = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let content = Content::of(&file);
         for value in [[0xa5; 30], [0x5a; 30]] {
-            let at = bytes.windows(30).position(|w| w == value).unwrap();
+            let at = content.find(&value);
             for bit in 0..(12 + 34) * 8 {
                 let damaged = at - 12 + bit / 8;
-                writer.write_all_at(&[bytes[damaged] ^ 1 << (bit % 8)], damaged as u64).unwrap();
+                content.damage(damaged, 1 << (bit % 8));
                 let report = db.check(|_| true).unwrap();
                 assert!((1..=2).contains(&report.damage.len()), "{kind:?}, bit {bit}: {report:?}");
-                writer.write_all_at(&bytes[damaged..=damaged], damaged as u64).unwrap();
+                content.mend(damaged);
             }
         }
         assert!(db.check(|_| true).unwrap().is_clean());

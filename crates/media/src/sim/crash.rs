@@ -105,6 +105,15 @@ impl Image {
         SimMedia::with_disk(Arc::new(disk), boot, self.clock, self.capacity, state)
     }
 
+    /// States of persistent memory to try by each model: all of them where there are `most` at most, else so many, far from each other.
+    pub fn some_pm_states(&self, most: u64) -> impl Iterator<Item = (PmModel, u64)> {
+        PmModel::ALL.into_iter().flat_map(move |model| {
+            let states = self.pm_states(model);
+            let far = move |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % states;
+            (0..states.min(most)).map(move |n| (model, if states <= most { n } else { far(n) }))
+        })
+    }
+
     fn with_prefix(&self, seed: u64) -> Arc<Disk> {
         let mut disk = self.disk.clone();
         if let Some(effect) = &self.in_flight {

@@ -127,21 +127,14 @@ impl Header {
         let (first, last) = key.split_at(before.min(key.len()));
         // A record that was damaged since may be too short to say: those bytes count as the key's then, for what is here still tells.
         let path = sample.and_then(|sample| sample.get(start..start + before)).unwrap_or(first);
-        let same = path.iter().zip(first).take_while(|(a, b)| a == b).count();
-        match (path.get(same), first.get(same)) {
-            (Some(a), Some(b)) => return (same, a.cmp(b)),
-            // Within it the key ends.
-            _ if first.len() < before => return (same, Order::Greater),
-            _ => {}
+        match compare(path, first) {
+            (same, Order::Equal) if first.len() == before => {
+                let (more, order) = compare(&tail[TAIL - (depth - start - before)..], last);
+                (same + more, order)
+            }
+            (same, Order::Equal) => (same, Order::Greater),
+            differing => differing,
         }
-        let tail = &tail[TAIL - (depth - start - before)..];
-        let same = tail.iter().zip(last).take_while(|(a, b)| a == b).count();
-        let order = match (tail.get(same), last.get(same)) {
-            (Some(a), Some(b)) => a.cmp(b),
-            (Some(_), None) => Order::Greater,
-            (None, _) => Order::Equal,
-        };
-        (before + same, order)
     }
 
     /// The byte at `at`, before this node's depth, of all keys below it.
@@ -173,6 +166,19 @@ impl Header {
         // SAFETY: records live as long as the index.
         record.map(|record| unsafe { record.read() }.key)
     }
+}
+
+/// How many bytes agree of a stretch of a path and one of a key, which is no longer; and how the first orders against the second
+/// (`Greater` if the key ends within it).
+#[inline]
+fn compare(path: &[u8], key: &[u8]) -> (usize, Order) {
+    let same = path.iter().zip(key).take_while(|(a, b)| a == b).count();
+    let order = match (path.get(same), key.get(same)) {
+        (Some(a), Some(b)) => a.cmp(b),
+        (Some(_), None) => Order::Greater,
+        (None, _) => Order::Equal,
+    };
+    (same, order)
 }
 
 /// The up to eight bytes of `key` before `end`, the last one lowest.
