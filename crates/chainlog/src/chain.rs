@@ -317,6 +317,10 @@ impl Chain {
         self.space.in_place(e, at)
     }
 
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
     pub(crate) fn pmem(&self) -> &dyn Pmem {
         self.space.pmem()
     }

@@ -19,18 +19,18 @@ use std::ptr::NonNull;
 
 use terrane_base::{Error, ErrorKind, Lsn, Result};
 use terrane_format::chain::{ChainRecord, key_at, read_record, record_len};
+use terrane_media::Pmem;
 use terrane_memindex::{MemIndex, Record, Search};
 
 use crate::chain::{Chain, Stored};
 use crate::item::Item;
+use crate::space::Space;
 
 /// See the module's head.
 pub struct ChainIndex {
     // Dropped before the zones that it refers to.
     index: MemIndex,
     chain: Chain,
-    /// Whether the memory is to be told of what is read there.
-    costly: bool,
 }
 
 impl std::fmt::Debug for ChainIndex {
@@ -44,9 +44,13 @@ impl std::fmt::Debug for ChainIndex {
 
 impl ChainIndex {
     /// The memtable of a chain; `index` is empty. One whose chain has items has them once all of its zones were [rebuilt](Self::rebuild).
-    pub fn new(chain: Chain, index: MemIndex) -> Self {
-        let costly = chain.pmem().is_costly();
-        ChainIndex { index, chain, costly }
+    /// The index has records of a device looked at whose keys say where others belong ([`MemIndex::check_with`]).
+    pub fn new(chain: Chain, mut index: MemIndex) -> Self {
+        let space = chain.space().clone();
+        if space.is_on_device() {
+            index.check_with(move |record| verify(&space, record).is_ok());
+        }
+        ChainIndex { index, chain }
     }
 
     /// The chain.
@@ -134,41 +138,49 @@ impl ChainIndex {
     /// # Errors
     /// [`ErrorKind::Corruption`] if not; [`ErrorKind::InvalidArgument`] for a record that lies elsewhere.
     pub fn verify(&self, record: &Record<'_>) -> Result<()> {
-        let (key_len, value_len) = (record.key.len(), record.value.len());
-        let pmem = self.chain.pmem();
-        let elsewhere = || Error::invalid("a record lies outside of its memory");
-        let key = record.key.as_ptr().addr().checked_sub(pmem.base().addr().get()).ok_or_else(elsewhere)?;
-        let at = key.checked_sub(key_at(key_len, value_len)).ok_or_else(elsewhere)?;
-        let len = record_len(key_len, value_len);
-        if at.checked_add(len).is_none_or(|end| end > pmem.len()) {
-            return Err(self.chain.in_place(Error::corruption("a record ends beyond its memory"), at));
-        }
-        if self.costly {
-            pmem.touch(at, len);
-        }
-        // SAFETY: within the memory, which is mapped from there on as long as the chain lives. Nobody stores to a place that an index
-        // refers to, and this one has a record there: its key begins where that of a record of these lengths would.
-        let bytes = unsafe { std::slice::from_raw_parts(self.address(at)?.as_ptr(), len) };
-        let found = read_record(bytes).map_err(|e| self.chain.in_place(e, at))?.0;
-        // (It may change under us.)
-        let lens = (found.key.len(), found.value.len());
-        match (found.seq, found.kind as u8, lens) == (record.seq, record.kind, (key_len, value_len)) {
-            true => Ok(()),
-            false => {
-                Err(self.chain.in_place(Error::corruption("a record is another one than its index has"), at))
-            }
-        }
+        verify(self.chain.space(), record)
     }
 
     /// Where a place of the memory is mapped.
     fn address(&self, at: usize) -> Result<NonNull<u8>> {
-        let base = self.chain.pmem().base();
-        if at >= self.chain.pmem().len() {
-            return Err(Error::invalid("a record lies outside of its memory"));
-        }
-        // SAFETY: within the memory, which is mapped from there on.
-        Ok(unsafe { base.add(at) })
+        address(self.chain.pmem(), at)
     }
+}
+
+/// As [`ChainIndex::verify`], of a record that an index of this space refers to.
+fn verify(space: &Space, record: &Record<'_>) -> Result<()> {
+    let (key_len, value_len) = (record.key.len(), record.value.len());
+    let pmem = space.pmem();
+    let elsewhere = || Error::invalid("a record lies outside of its memory");
+    let key = record.key.as_ptr().addr().checked_sub(pmem.base().addr().get()).ok_or_else(elsewhere)?;
+    let at = key.checked_sub(key_at(key_len, value_len)).ok_or_else(elsewhere)?;
+    let len = record_len(key_len, value_len);
+    if at.checked_add(len).is_none_or(|end| end > pmem.len()) {
+        return Err(space.in_place(Error::corruption("a record ends beyond its memory"), at));
+    }
+    // A memory that costs something is told of what is read there.
+    if pmem.is_costly() {
+        pmem.touch(at, len);
+    }
+    // SAFETY: within the memory, which is mapped from there on as long as the space lives. Nobody stores to a place that an index
+    // refers to, and this one has a record there: its key begins where that of a record of these lengths would.
+    let bytes = unsafe { std::slice::from_raw_parts(address(pmem, at)?.as_ptr(), len) };
+    let found = read_record(bytes).map_err(|e| space.in_place(e, at))?.0;
+    // (It may change under us.)
+    let lens = (found.key.len(), found.value.len());
+    match (found.seq, found.kind as u8, lens) == (record.seq, record.kind, (key_len, value_len)) {
+        true => Ok(()),
+        false => Err(space.in_place(Error::corruption("a record is another one than its index has"), at)),
+    }
+}
+
+/// Where a place of a memory is mapped.
+fn address(pmem: &dyn Pmem, at: usize) -> Result<NonNull<u8>> {
+    if at >= pmem.len() {
+        return Err(Error::invalid("a record lies outside of its memory"));
+    }
+    // SAFETY: within the memory, which is mapped from there on.
+    Ok(unsafe { pmem.base().add(at) })
 }
 
 #[cfg(test)]

@@ -173,6 +173,13 @@ impl Cursor {
         at.map(|at| index.record(at))
     }
 
+    /// Whether it may be in the wrong place, or have passed over something, for a record by which it came there, or by which others were put
+    /// there, was damaged ([`MemIndex::check_with`]). Also where it has come to an end.
+    #[inline]
+    pub fn is_doubtful(&self, index: &MemIndex) -> bool {
+        self.path.is_doubtful() || index.is_misled()
+    }
+
     /// The newest version of the current key with a sequence at or below `snapshot`.
     #[inline]
     pub fn version<'a>(&self, index: &'a MemIndex, snapshot: Seq) -> Option<Record<'a>> {
@@ -308,7 +315,8 @@ impl<'a> IndexCursor<'a> {
     }
 }
 
-/// The versions of one key, newest first.
+/// The versions of one key, newest first. Where records may be damaged, whoever goes on from one looks at it first: a damaged sequence may lead
+/// back to where it was.
 pub struct Versions<'a> {
     index: &'a MemIndex,
     at: Cursor,

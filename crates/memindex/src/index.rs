@@ -89,6 +89,25 @@ impl MemIndex {
         }
     }
 
+    /// Has records looked at whose keys say where others belong, for they lie in memory that may damage them: by inserts and by cursors, one
+    /// or two each. `check` says whether a record is as it was written. In a skiplist nothing is looked at: there too many
+    /// keys say that.
+    pub fn check_with(&mut self, check: impl Fn(&Record<'_>) -> bool + Send + Sync + 'static) {
+        if let Structure::Art(art) = &mut self.structure {
+            art.check_with(Box::new(check));
+        }
+    }
+
+    /// Whether records may be in the wrong place, for the [check](MemIndex::check_with) found one that was damaged beside which others were put:
+    /// what is not found may be there.
+    #[inline]
+    pub fn is_misled(&self) -> bool {
+        match &self.structure {
+            Structure::Art(art) => art.is_misled(),
+            Structure::Skiplist(_) => false,
+        }
+    }
+
     /// Adds a version of `key`. Any number of threads may insert at once; the sequences of one key may arrive in any
     /// order. A (key, sequence) pair that is there already stays as it is.
     ///

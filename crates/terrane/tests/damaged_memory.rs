@@ -153,7 +153,7 @@ fn lengths_that_are_damaged_lead_to_nothing_wrong() {
                     let from = terrane::ReadOptions::new().lower(key.clone());
                     let mut last = Vec::new();
                     for row in t.range(from).unwrap().map_while(Result::ok) {
-                        assert!(is_right(&row.0, &row.1) && row.0 > last, "bit {bit}");
+                        assert!(is_right(&row.0, &row.1) && row.0 > last && row.0 >= *key, "bit {bit}");
                         last = row.0;
                     }
                 }
@@ -197,6 +197,54 @@ fn a_memtable_with_damage_is_not_written_out_as_if_it_were_whole() {
             (0..64).for_each(|n| assert_eq!(t.get(&alike(n)).unwrap(), Some(vec![n; 2000])));
         }
     }
+}
+
+/// Any bit of a key by which a tree finds its way to others, which have older versions elsewhere: whoever reads is given what is right, or an error.
+#[test]
+fn a_damaged_key_does_not_hide_others_of_a_tree() {
+    let (mut reported, mut right) = (0, 0);
+    for (n, byte) in [8, 12, 63].into_iter().flat_map(|n| (0..alike(0).len()).map(move |byte| (n, byte))) {
+        let bit = byte * 8 + (n as usize + byte) % 8;
+        let (_dir, file, _db, t) = in_a_file(IndexKind::Art);
+        let all: Vec<_> = (8..64).map(alike).collect();
+        all.iter().for_each(|key| t.put(key, b"stale").unwrap());
+        t.flush().unwrap();
+        (8..64).for_each(|n| t.put(&alike(n), &[n; 20]).unwrap());
+        let expected: Vec<_> = (8..64).map(|n| (alike(n), vec![n; 20])).collect();
+        let content = Content::of(&file);
+        content.damage(content.find(&[&alike(n)[..], &[n; 20]].concat()) + bit / 8, 1 << (bit % 8));
+        // All from each key on, and up to it.
+        for (at, key) in all.iter().enumerate() {
+            let from = terrane::ReadOptions::new().lower(key.clone());
+            let to = terrane::ReadOptions::new().upper(key.clone());
+            let back = expected[..at].iter().rev().cloned().collect::<Vec<_>>();
+            for (rows, expected) in [
+                (t.range(from).unwrap().collect::<Vec<_>>(), &expected[at..]),
+                (t.range(to).unwrap().rev().collect(), &back[..]),
+            ] {
+                let whole = rows.last().is_none_or(Result::is_ok);
+                let rows: Vec<_> = rows.into_iter().map_while(Result::ok).collect();
+                assert_eq!(rows, expected[..rows.len()], "{n} {bit} {at}");
+                assert!(rows.len() == expected.len() || !whole, "{n} {bit} {at}: {}", rows.len());
+                if whole { right += 1 } else { reported += 1 }
+            }
+        }
+        // And what is put beside it.
+        let key = alike(n);
+        let mut beside: Vec<Vec<u8>> = (0..key.len()).map(|len| key[..len].to_vec()).collect();
+        beside.extend([0, n, u8::MAX].map(|byte| [&key[..], &[byte]].concat()));
+        beside.extend((64..80).map(alike));
+        beside.iter().for_each(|key| t.put(key, b"beside").unwrap());
+        let beside = beside.into_iter().map(|key| (key, b"beside".to_vec()));
+        for (key, value) in expected.into_iter().chain(beside) {
+            match t.get(&key) {
+                Ok(found) => assert_eq!(found, Some(value), "{n} {bit} {key:?}"),
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Corruption, "{n} {bit}: {e}"),
+            }
+        }
+        assert_eq!(t.flush().unwrap_err().kind(), ErrorKind::Corruption);
+    }
+    assert!(reported > 1000 && right > 1000, "{reported} reported, {right} right");
 }
 
 /// Keys that come to a damaged one are found, and it is reported sooner or later.

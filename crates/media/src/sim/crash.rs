@@ -105,12 +105,12 @@ impl Image {
         SimMedia::with_disk(Arc::new(disk), boot, self.clock, self.capacity, state)
     }
 
-    /// States of persistent memory to try by each model: all of them where there are `most` at most, else so many, far from each other.
+    /// States of persistent memory to try by each model: all of them where there are `most` at most, else so many different ones from all over.
     pub fn some_pm_states(&self, most: u64) -> impl Iterator<Item = (PmModel, u64)> {
         PmModel::ALL.into_iter().flat_map(move |model| {
             let states = self.pm_states(model);
-            let far = move |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % states;
-            (0..states.min(most)).map(move |n| (model, if states <= most { n } else { far(n) }))
+            let step = step_through(states);
+            (0..states.min(most)).map(move |n| (model, (u128::from(n) * step % u128::from(states)) as u64))
         })
     }
 
@@ -139,4 +139,17 @@ fn without_threads(mut disk: Arc<Disk>) -> Arc<Disk> {
         Arc::make_mut(&mut disk).forget_threads();
     }
     disk
+}
+
+/// Steps of this size, about the golden section of all, come to each of `states` numbers once, and soon everywhere.
+fn step_through(states: u64) -> u128 {
+    let begin = (u128::from(states) * 618 / 1000).max(1);
+    (begin..).find(|step| has_no_common_divisor(*step, u128::from(states))).unwrap_or(1)
+}
+
+fn has_no_common_divisor(mut a: u128, mut b: u128) -> bool {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a == 1
 }

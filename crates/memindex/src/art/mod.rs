@@ -30,6 +30,12 @@
 //! threads that were pinned then have moved on. Records and version lists are never reclaimed, so what an operation
 //! returns needs no pin.
 //!
+//! # Damage
+//! Keys are read where records lie, and that may be memory that damages them. Who may have such records gives the tree a [`Check`]. An insert has it
+//! look at a record whose key says where it puts what was there before, and notes for ever that one was damaged: others may hang in the wrong place then.
+//! A seek has it look at each record that says where the seek goes on, and notes it until the next one ([`Path::is_doubtful`]). A lookup
+//! goes by the bytes of nodes alone and compares the key at its end.
+//!
 //! # After a crash
 //! Nothing remains. The log holds what is needed to fill an index again.
 
@@ -47,6 +53,7 @@ use std::sync::Arc;
 
 use terrane_base::Seq;
 use terrane_base::reclaim::Clock;
+use terrane_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::memory::Home;
 use crate::record::{Record, RecordPtr};
@@ -75,9 +82,15 @@ pub(crate) enum Inserted {
 /// Somebody changed what was read; start over.
 struct Changed;
 
+/// Says whether a record is as it was written.
+pub(crate) type Check = Box<dyn Fn(&Record<'_>) -> bool + Send + Sync>;
+
 /// See the module's head.
 pub(crate) struct Art {
     domain: Domain,
+    check: Option<Check>,
+    /// A record was put beside a damaged one.
+    misled: AtomicBool,
     pool: Pool,
     /// A Node256 at depth 0, never replaced.
     root: Word,
@@ -164,7 +177,35 @@ impl Art {
         let root = pool.node(Kind::N256);
         root.start(&[], Word::EMPTY);
         let root = root.word(0);
-        Art { domain: Domain::on(clock), pool, root }
+        Art { domain: Domain::on(clock), check: None, misled: AtomicBool::new(false), pool, root }
+    }
+
+    /// Has records looked at whose keys say where others belong: see the module's head.
+    pub(crate) fn check_with(&mut self, check: Check) {
+        self.check = Some(check);
+    }
+
+    /// Whether records may hang in the wrong place, for one that was damaged said so.
+    #[inline]
+    pub(crate) fn is_misled(&self) -> bool {
+        // Set before what it was set for was published, which whoever misses something has come to.
+        self.misled.load(Ordering::Relaxed)
+    }
+
+    /// Whether a record is as it was written, as far as anybody looks.
+    #[inline]
+    fn is_sound(&self, record: Option<RecordPtr>) -> bool {
+        match (&self.check, record) {
+            (Some(check), Some(record)) => check(&self.read(record)),
+            _ => true,
+        }
+    }
+
+    /// Notes it if a record was damaged that says where something is put.
+    fn lean_on(&self, record: Option<RecordPtr>) {
+        if !self.is_sound(record) {
+            self.misled.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Bytes taken from the budget.
@@ -367,6 +408,7 @@ impl Art {
                 if other == key {
                     return self.add_version(here, Slot::Byte(byte), child, seq, record, guard);
                 }
+                self.lean_on(self.newest_of(child));
                 let rest = other.get(below..).unwrap_or(&[]);
                 let same = rest.iter().zip(&key[below..]).take_while(|(a, b)| a == b).count();
                 let (theirs, ours) = (rest.get(same), key.get(below + same));
@@ -385,6 +427,8 @@ impl Art {
             // SAFETY: the node was reached from the root by a pinned thread, and `self` outlives the call.
             let (same, order) = unsafe { node.header().compare_path(key, below) };
             if order != Order::Equal {
+                // SAFETY: as above.
+                self.lean_on(unsafe { node.header().path_record(below) });
                 let fork = self.fork(key, below + same, record);
                 // SAFETY: as above.
                 let branch = unsafe { node.header().path_byte(below + same) };

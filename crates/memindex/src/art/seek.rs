@@ -35,6 +35,8 @@ pub(crate) struct Path {
     stops: Vec<Stop>,
     /// The first so many stops were noted under an earlier pin.
     unchecked: usize,
+    /// A record that said where it goes was damaged.
+    doubtful: bool,
 }
 
 /// Where a seek has come.
@@ -102,6 +104,13 @@ impl Path {
     fn clear(&mut self) {
         self.stops.clear();
         self.unchecked = 0;
+        self.doubtful = false;
+    }
+
+    /// Whether a record that said where it goes was damaged, so that it may lead anywhere.
+    #[inline]
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubtful
     }
 }
 
@@ -130,6 +139,7 @@ impl Art {
                 let Some(key) = self.key(leaf) else { return Word::EMPTY };
                 // The key is still there, for nothing is ever deleted; the path to it is now one of this pin.
                 self.seek_pinned(path, key, way);
+                path.doubtful |= !self.is_sound(self.newest_of(leaf));
                 self.advance(path, way).unwrap_or(Word::EMPTY)
             }
         }
@@ -185,6 +195,7 @@ impl Art {
     #[inline]
     fn seek_to(&self, path: &mut Path, key: &[u8], way: Way, (child, below): (Word, usize)) -> SeekPlace {
         let order = if let Some(other) = self.leaf_key(child) {
+            path.doubtful |= !self.is_sound(self.newest_of(child));
             match other.cmp(key) {
                 Order::Equal => return SeekPlace::There(child),
                 order => order,
@@ -192,7 +203,9 @@ impl Art {
         } else {
             let header = self.node(child).header();
             // SAFETY: the node was reached from the root by a pinned thread, and `self` outlives the call.
-            let (same, order) = unsafe { header.compare_path(key, below) };
+            let ((same, order), told_by) =
+                unsafe { (header.compare_path(key, below), header.path_record(below)) };
+            path.doubtful |= !self.is_sound(told_by);
             if order == Order::Equal {
                 return SeekPlace::Node(child, below + same);
             }

@@ -270,10 +270,9 @@ impl Memtable {
         let records = records.index();
         let Some(found) = found else {
             // One of these would be it, had it been damaged.
-            return records
-                .index()
-                .ends_of_search(key, snapshot)
-                .try_for_each(|record| records.verify(&record));
+            let mut ends = records.index().ends_of_search(key, snapshot);
+            ends.try_for_each(|record| records.verify(&record))?;
+            return if records.index().is_misled() { Err(self.misled()) } else { Ok(()) };
         };
         records.verify(found)?;
         // Damage that is gone again may have led the index to take it for another one's older version.
@@ -281,6 +280,20 @@ impl Memtable {
             true => Ok(()),
             false => Err(self.damaged("a record of a memtable has another key than its index".to_owned())),
         }
+    }
+
+    /// That a cursor has come where it was to go, if only to an end, and passed over nothing.
+    ///
+    /// # Errors
+    /// As [`Memtable::verify`].
+    #[inline]
+    pub(crate) fn verify_way(&self, cursor: &Cursor) -> Result<()> {
+        if cursor.is_doubtful(self.index()) { Err(self.misled()) } else { Ok(()) }
+    }
+
+    fn misled(&self) -> Error {
+        self.damaged("a key that says where others belong is damaged in a memtable".to_owned())
+            .with_hint("a check says which record it is")
     }
 
     /// As [`Memtable::verify_read`], of what a cursor shows of the key that it has come to; and of what says where it goes on.

@@ -298,6 +298,7 @@ impl MemSource {
 
     /// Steps over keys whose versions are all newer than the snapshot.
     fn settle(&mut self, forward: bool) -> Result<()> {
+        self.memtable.verify_way(&self.cursor)?;
         while self.cursor.valid() {
             let shown = self.cursor.show(self.memtable.index(), self.snapshot);
             self.memtable.verify_place(&self.cursor, shown.as_ref())?;
@@ -310,6 +311,7 @@ impl MemSource {
             } else {
                 self.cursor.prev(self.memtable.index());
             }
+            self.memtable.verify_way(&self.cursor)?;
         }
         Ok(())
     }

@@ -52,6 +52,30 @@ fn lines_know_nothing_of_each_other() {
 }
 
 #[test]
+fn some_of_what_may_be_left_are_all_or_different_ones() {
+    let (m, pm) = with_pmem(PmemMode::Dax);
+    for store in 0..12 {
+        pm.store_word(store % 4 * LINE, store as u64).unwrap();
+    }
+    // Three stores to each of four lines, each to the same word.
+    let image = m.image();
+    let all: Vec<_> = [(PmModel::Lines, 256), (PmModel::Words, 16)]
+        .into_iter()
+        .flat_map(|(model, states)| (0..states).map(move |state| (model, state)))
+        .collect();
+    for most in [1, 12, 16, 100, 255, 256, 1000] {
+        let mut some: Vec<_> = image.some_pm_states(most).collect();
+        assert_eq!(some.len() as u64, most.min(256) + most.min(16));
+        some.sort_by_key(|(model, state)| (*model == PmModel::Words, *state));
+        some.dedup();
+        assert_eq!(some.len() as u64, most.min(256) + most.min(16), "different");
+        assert!(some.iter().all(|state| all.contains(state)));
+    }
+    let nothing = machine(1).image();
+    assert_eq!(nothing.some_pm_states(12).count(), 2, "what is there");
+}
+
+#[test]
 fn a_fence_makes_certain_what_its_thread_has_flushed_before_and_nothing_else() {
     let (m, pm) = with_pmem(PmemMode::Dax);
     pm.store_word(0, 1).unwrap();

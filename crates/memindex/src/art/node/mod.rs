@@ -151,20 +151,37 @@ impl Header {
         sample.and_then(|key| key.get(at).copied()).unwrap_or(0)
     }
 
+    /// The record whose key says what the path from `start` is, where the header has not all of it.
+    ///
+    /// # Safety
+    /// As for [`Word::leaf`].
+    #[inline]
+    pub(crate) unsafe fn path_record(&self, start: usize) -> Option<RecordPtr> {
+        // SAFETY: per contract.
+        if self.depth() - start > TAIL { unsafe { self.sample_record() } } else { None }
+    }
+
     /// The key of some record below this node.
     ///
     /// # Safety
     /// As for [`Word::leaf`].
     pub(crate) unsafe fn sample<'a>(&self) -> Option<&'a [u8]> {
+        // SAFETY: per contract; records live as long as the index.
+        unsafe { self.sample_record().map(|record| record.read().key) }
+    }
+
+    /// Some record below this node.
+    ///
+    /// # Safety
+    /// As for [`Word::leaf`].
+    unsafe fn sample_record(&self) -> Option<RecordPtr> {
         let word = Word::from_raw(self.here.load(Ordering::Acquire));
         // SAFETY: per contract.
-        let record = match unsafe { word.leaf() } {
+        match unsafe { word.leaf() } {
             Some(Leaf::One(record)) => Some(record),
             Some(Leaf::Many(list)) => list.newest(),
             None => RecordPtr::from_address(word.raw()),
-        };
-        // SAFETY: records live as long as the index.
-        record.map(|record| unsafe { record.read() }.key)
+        }
     }
 }
 
