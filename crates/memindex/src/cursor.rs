@@ -177,7 +177,10 @@ impl Cursor {
     /// there, was damaged ([`MemIndex::check_with`]). Also where it has come to an end.
     #[inline]
     pub fn is_doubtful(&self, index: &MemIndex) -> bool {
-        self.path.is_doubtful() || index.is_misled()
+        match index.structure() {
+            Structure::Art(art) => self.path.is_doubtful() || art.is_misled(),
+            Structure::Skiplist(_) => false,
+        }
     }
 
     /// The newest version of the current key with a sequence at or below `snapshot`.

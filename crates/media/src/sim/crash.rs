@@ -141,7 +141,7 @@ fn without_threads(mut disk: Arc<Disk>) -> Arc<Disk> {
     disk
 }
 
-/// Steps of this size, about the golden section of all, come to each of `states` numbers once, and soon everywhere.
+/// Steps of this size, about the golden section of all, come to each of `states` numbers once, and with some dozens of them everywhere.
 fn step_through(states: u64) -> u128 {
     let begin = (u128::from(states) * 618 / 1000).max(1);
     (begin..).find(|step| has_no_common_divisor(*step, u128::from(states))).unwrap_or(1)

@@ -32,7 +32,7 @@
 //!
 //! # Damage
 //! Keys are read where records lie, and that may be memory that damages them. Who may have such records gives the tree a [`Check`]. An insert has it
-//! look at a record whose key says where it puts what was there before, and notes for ever that one was damaged: others may hang in the wrong place then.
+//! look at a record that says where something is put, and notes for ever that one was damaged: others may hang in the wrong place then.
 //! A seek has it look at each record that says where the seek goes on, and notes it until the next one ([`Path::is_doubtful`]). A lookup
 //! goes by the bytes of nodes alone and compares the key at its end.
 //!
@@ -194,15 +194,14 @@ impl Art {
 
     /// Whether a record is as it was written, as far as anybody looks.
     #[inline]
-    fn is_sound(&self, record: Option<RecordPtr>) -> bool {
-        match (&self.check, record) {
-            (Some(check), Some(record)) => check(&self.read(record)),
-            _ => true,
-        }
+    fn is_sound(&self, record: impl FnOnce() -> Option<RecordPtr>) -> bool {
+        let Some(check) = &self.check else { return true };
+        record().is_none_or(|record| check(&self.read(record)))
     }
 
     /// Notes it if a record was damaged that says where something is put.
-    fn lean_on(&self, record: Option<RecordPtr>) {
+    #[inline]
+    fn lean_on(&self, record: impl FnOnce() -> Option<RecordPtr>) {
         if !self.is_sound(record) {
             self.misled.store(true, Ordering::Relaxed);
         }
@@ -408,13 +407,14 @@ impl Art {
                 if other == key {
                     return self.add_version(here, Slot::Byte(byte), child, seq, record, guard);
                 }
-                self.lean_on(self.newest_of(child));
+                self.lean_on(|| self.newest_of(child));
                 let rest = other.get(below..).unwrap_or(&[]);
                 let same = rest.iter().zip(&key[below..]).take_while(|(a, b)| a == b).count();
                 let (theirs, ours) = (rest.get(same), key.get(below + same));
                 if theirs == ours {
-                    // They have no byte where they part, so that one was damaged since: it stays where it was, behind the new record, for
-                    // whoever looks at all versions to find.
+                    // They have no byte where they part, so that one was damaged since, or what led here: it stays where it was, behind the
+                    // new record, for whoever looks at all versions to find.
+                    self.misled.store(true, Ordering::Relaxed);
                     return self.add_version(here, Slot::Byte(byte), child, seq, record, guard);
                 }
                 let fork = self.fork(key, below + same, record);
@@ -426,9 +426,9 @@ impl Art {
             node.prefetch(child.prefix().and_then(|prefix| key.get(below + prefix)).copied());
             // SAFETY: the node was reached from the root by a pinned thread, and `self` outlives the call.
             let (same, order) = unsafe { node.header().compare_path(key, below) };
+            // SAFETY: as above.
+            self.lean_on(|| unsafe { node.header().path_record(below) });
             if order != Order::Equal {
-                // SAFETY: as above.
-                self.lean_on(unsafe { node.header().path_record(below) });
                 let fork = self.fork(key, below + same, record);
                 // SAFETY: as above.
                 let branch = unsafe { node.header().path_byte(below + same) };
@@ -530,6 +530,8 @@ impl Art {
             }
             Leaf::One(only) => only,
         };
+        // What the list says of its sequence from here on.
+        self.lean_on(|| Some(only));
         let other = self.read(only).seq;
         let list = match other.cmp(&seq) {
             Order::Equal => return Ok(Inserted::Nothing),

@@ -139,7 +139,7 @@ impl Art {
                 let Some(key) = self.key(leaf) else { return Word::EMPTY };
                 // The key is still there, for nothing is ever deleted; the path to it is now one of this pin.
                 self.seek_pinned(path, key, way);
-                path.doubtful |= !self.is_sound(self.newest_of(leaf));
+                path.doubtful |= !self.is_sound(|| self.newest_of(leaf));
                 self.advance(path, way).unwrap_or(Word::EMPTY)
             }
         }
@@ -195,7 +195,7 @@ impl Art {
     #[inline]
     fn seek_to(&self, path: &mut Path, key: &[u8], way: Way, (child, below): (Word, usize)) -> SeekPlace {
         let order = if let Some(other) = self.leaf_key(child) {
-            path.doubtful |= !self.is_sound(self.newest_of(child));
+            path.doubtful |= !self.is_sound(|| self.newest_of(child));
             match other.cmp(key) {
                 Order::Equal => return SeekPlace::There(child),
                 order => order,
@@ -203,9 +203,9 @@ impl Art {
         } else {
             let header = self.node(child).header();
             // SAFETY: the node was reached from the root by a pinned thread, and `self` outlives the call.
-            let ((same, order), told_by) =
-                unsafe { (header.compare_path(key, below), header.path_record(below)) };
-            path.doubtful |= !self.is_sound(told_by);
+            let (same, order) = unsafe { header.compare_path(key, below) };
+            // SAFETY: as above.
+            path.doubtful |= !self.is_sound(|| unsafe { header.path_record(below) });
             if order == Order::Equal {
                 return SeekPlace::Node(child, below + same);
             }

@@ -304,7 +304,8 @@ impl Memtable {
             return Ok(());
         }
         let records = records.index();
-        if cursor.steps_by_key(records.index()) {
+        // (A damaged sequence may have a key's only version look as if it were newer than the snapshot.)
+        if shown.is_none() || cursor.steps_by_key(records.index()) {
             let landed = cursor.landed(records.index());
             landed
                 .filter(|landed| shown.is_none_or(|shown| !shown.is(landed)))
