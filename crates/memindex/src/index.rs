@@ -90,8 +90,8 @@ impl MemIndex {
     }
 
     /// Has records looked at whose keys say where others belong, for they lie in memory that may damage them: by inserts and by cursors, one
-    /// for each stretch of more than eight bytes that keys have in common, and one where they end. `check` says whether a record is as it was written. In a skiplist nothing is looked at: there too many
-    /// keys say that.
+    /// for each stretch of more than eight bytes that keys have in common, and one where they end. `check` says whether a record is as it was
+    /// written. In a skiplist nothing is looked at: there too many keys say that.
     pub fn check_with(&mut self, check: impl Fn(&Record<'_>) -> bool + Send + Sync + 'static) {
         if let Structure::Art(art) = &mut self.structure {
             art.check_with(Box::new(check));

@@ -298,8 +298,11 @@ impl MemSource {
 
     /// Steps over keys whose versions are all newer than the snapshot.
     fn settle(&mut self, forward: bool) -> Result<()> {
-        self.memtable.verify_way(&self.cursor)?;
-        while self.cursor.valid() {
+        loop {
+            self.memtable.verify_way(&self.cursor)?;
+            if !self.cursor.valid() {
+                return Ok(());
+            }
             let shown = self.cursor.show(self.memtable.index(), self.snapshot);
             self.memtable.verify_place(&self.cursor, shown.as_ref())?;
             if let Some(r) = shown {
@@ -311,9 +314,7 @@ impl MemSource {
             } else {
                 self.cursor.prev(self.memtable.index());
             }
-            self.memtable.verify_way(&self.cursor)?;
         }
-        Ok(())
     }
 
     fn has_tombstones(&self) -> bool {
