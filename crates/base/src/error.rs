@@ -163,6 +163,13 @@ impl Error {
         self
     }
 
+    /// Names this file, whichever one is named already: for what was found out with another one.
+    #[must_use]
+    pub fn about_file(mut self, file: impl AsRef<Path>) -> Self {
+        self.inner_mut().file = Some(file.as_ref().to_owned());
+        self
+    }
+
     /// Adds the byte offset within the file, unless one is named already.
     #[must_use]
     pub fn with_offset(mut self, offset: u64) -> Self {

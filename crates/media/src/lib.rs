@@ -42,7 +42,9 @@ mod thread;
 pub use aligned::AlignedBuf;
 pub use errand::Errand;
 pub use mapping::{HUGE_PAGE, Mapping};
-pub use pmem::{CostlyPmem, LINE, PM_BLOCK, Pmem, PmemCost, PmemMode, READABLE_BEHIND, create_pmem};
+pub use pmem::{
+    CostlyPmem, LINE, PM_BLOCK, Pmem, PmemCost, PmemMode, READABLE_BEHIND, create_pmem, try_pmem,
+};
 pub use queued::Queued;
 pub use shares::in_shares;
 pub use signal::Signal;

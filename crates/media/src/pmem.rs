@@ -25,7 +25,7 @@ mod tests;
 pub use cost::{CostlyPmem, PmemCost};
 
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use terrane_base::{Error, ErrorKind, Result};
@@ -141,19 +141,38 @@ pub fn create_pmem(media: &dyn Media, path: &Path, len: usize, beginning: &[u8])
             Error::new(ErrorKind::AlreadyExists, "a file of this name is there already").with_file(path)
         );
     }
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".new");
-    let unfinished = Path::new(&unfinished);
-    if media.exists(unfinished)? {
-        media.remove_file(unfinished)?;
-    }
-    let made = fill(media, unfinished, len, beginning).and_then(|()| media.rename(unfinished, path));
+    let unfinished = unfinished(media, path)?;
+    let made = fill(media, &unfinished, len, beginning).and_then(|()| media.rename(&unfinished, path));
     if let Err(e) = made {
         // A full device is to have its space back; what matters to the caller is why it failed.
-        let _left_behind = media.remove_file(unfinished);
+        let _left_behind = media.remove_file(&unfinished);
         return Err(e);
     }
     media.sync_dir(path.parent().unwrap_or(Path::new("")))
+}
+
+/// Finds out whether a file at `path` could be mapped in this mode, with a small one that is made and removed: a large one takes minutes to
+/// be written before it is mapped.
+///
+/// # Errors
+/// As [`Media::map_pmem`], [`ErrorKind::Unsupported`] among them; what making a file fails with.
+pub fn try_pmem(media: &dyn Media, path: &Path, mode: PmemMode) -> Result<()> {
+    let small = unfinished(media, path)?;
+    let tried = fill(media, &small, SECTOR, &[]).and_then(|()| media.map_pmem(&small, mode).map(drop));
+    let removed = if media.exists(&small)? { media.remove_file(&small) } else { Ok(()) };
+    // The caller knows of the file that it wants.
+    tried.and(removed).map_err(|e| e.about_file(path))
+}
+
+/// The name of a file that is to be `path` when it is whole; what a crash has left there is removed.
+fn unfinished(media: &dyn Media, path: &Path) -> Result<PathBuf> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let name = PathBuf::from(name);
+    if media.exists(&name)? {
+        media.remove_file(&name)?;
+    }
+    Ok(name)
 }
 
 fn fill(media: &dyn Media, path: &Path, len: usize, beginning: &[u8]) -> Result<()> {
@@ -180,7 +199,7 @@ pub(crate) fn not_dax(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("this file cannot be mapped as persistent memory: {why}"))
         .with_file(path)
         .with_hint(
-            "put it on a file system mounted with -o dax, or ask for PmemMode::PageCache, where a power failure leaves what has \
-             been flushed elsewhere",
+            "put it on a file system mounted with -o dax, or make the database with PmemMode::PageCache, where a power failure \
+             leaves what has been flushed elsewhere",
         )
 }

@@ -450,6 +450,96 @@ fn a_thousand_subtables_have_room() {
     assert!((0..20_000).all(|n| db.subtable("t7").unwrap().get(&key(n)).unwrap().is_some()));
 }
 
+/// Where a file system is no device, a new memory is refused before anything is given up for it, and leaves nothing in the way of the next try.
+#[test]
+fn a_memory_that_cannot_be_renewed_here_can_be_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, memory) = (dir.path().join("db"), dir.path().join("memory"));
+    let medium = |mode| Medium::Pmem(tiny_memory().mode(mode).trailing_log(true).path(&memory));
+    let options = |mode| tiny_without_medium().medium(medium(mode));
+    let opened = Db::open(&db, options(PmemMode::StandIn)).unwrap();
+    opened.create_subtable("t", tiny_table()).unwrap().put(b"k", b"v").unwrap();
+    opened.close().unwrap();
+    for damaged in [true, false] {
+        match damaged {
+            true => std::fs::write(&memory, [1; 8192]).unwrap(),
+            false => std::fs::remove_file(&memory).unwrap(),
+        }
+        let names = || {
+            let all = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name());
+            all.collect::<std::collections::BTreeSet<_>>()
+        };
+        let before = names();
+        match Db::open(&db, options(PmemMode::Dax).renew_memory(true)) {
+            // Temporary files lie on a device that is mapped directly.
+            Ok(_) => return,
+            Err(e) => assert_eq!((e.kind(), e.file()), (ErrorKind::Unsupported, Some(&*memory)), "{e}"),
+        }
+        assert_eq!(names(), before);
+        let opened = Db::open(&db, options(PmemMode::StandIn).renew_memory(true)).unwrap();
+        assert!(opened.stats().pmem_renewed);
+        assert_eq!(opened.subtable("t").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+        opened.close().unwrap();
+    }
+}
+
+/// A copy of a database's directory names the same memory, which has one owner all the same.
+#[test]
+fn a_copy_of_the_directory_does_not_open_a_memory_that_is_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, copy, memory) = (dir.path().join("own"), dir.path().join("copy"), dir.path().join("memory"));
+    let at = tiny_memory().mode(PmemMode::StandIn).path(&memory);
+    let db = Db::open(&own, tiny_without_medium().medium(Medium::Pmem(at))).unwrap();
+    db.create_subtable("t", tiny_table()).unwrap().put(b"k", b"v").unwrap();
+    db.close().unwrap();
+    std::fs::create_dir(&copy).unwrap();
+    for file in std::fs::read_dir(&own).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+    }
+    let value = |db: &Db| db.subtable("t").unwrap().get(b"k").unwrap();
+    for (first, second) in [(&own, &copy), (&copy, &own)] {
+        let db = Db::open(first, tiny_without_medium()).unwrap();
+        let e = Db::open(second, tiny_without_medium()).unwrap_err();
+        assert_eq!((e.kind(), e.file()), (ErrorKind::Locked, Some(&*memory)), "{e}");
+        assert_eq!(value(&db).as_deref(), Some(&b"v"[..]));
+        db.close().unwrap();
+    }
+}
+
+/// A stand-in for a device does not outlive the machine, and says so instead of showing what is left.
+#[test]
+fn what_stands_for_a_device_is_refused_after_the_machine_stopped_unless_it_was_closed() {
+    let media = SimMedia::new(3);
+    let options = tiny_without_medium().medium(Medium::Pmem(tiny_memory().mode(PmemMode::StandIn)));
+    let db = open(&media, &options).unwrap();
+    let table = db.create_subtable("t", tiny_table()).unwrap();
+    table.put(b"k", b"v").unwrap();
+    db.sync().unwrap();
+    let running = media.image();
+    drop(table);
+    db.close().unwrap();
+    let closed = media.image();
+    media.shutdown();
+    let value = |db: &Db| db.subtable("t").unwrap().get(b"k").unwrap();
+    for (image, kind) in [(&running, CrashKind::Process), (&closed, CrashKind::PowerLost)] {
+        let media = image.crash(kind, 1);
+        let db = open(&media, &tiny_without_medium()).unwrap();
+        assert_eq!(value(&db).as_deref(), Some(&b"v"[..]), "{kind:?}");
+        db.close().unwrap();
+        media.shutdown();
+    }
+    for kind in [CrashKind::PowerLost, CrashKind::PowerKept, CrashKind::PowerTorn, CrashKind::PowerWords] {
+        let media = running.crash(kind, 1);
+        for wanted in [tiny_without_medium(), tiny_without_medium().renew_memory(true)] {
+            let e = open(&media, &wanted).map(drop).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Stale, "{kind:?}: {e}");
+            assert!(e.file().is_some_and(|f| f.ends_with("pmem")) && e.hint().is_some(), "{e}");
+        }
+        media.shutdown();
+    }
+}
+
 /// What each thread has committed is there when it is opened again, and of no commit a part.
 #[test]
 fn threads_that_commit_to_several_subtables_lose_nothing() {

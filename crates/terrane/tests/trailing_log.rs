@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use support::pairs::{
-    self, WRITE, damage_is_reported_and_given_up_when_asked_for, memory_file, prefix, without_medium,
+    self, WRITE, check_all_subtables, damage_is_reported_and_given_up_when_asked_for, make_all_subtables,
+    memory_file, prefix, without_medium,
 };
 use support::*;
 use terrane::media::Media;
-use terrane::media::sim::{CrashKind, Image, OpInfo, OpKind, SimMedia};
+use terrane::media::sim::{CrashKind, Fault, FaultPlan, Image, OpInfo, OpKind, SimMedia};
 use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode};
 
 fn with_log() -> Options {
@@ -178,6 +179,78 @@ fn with_a_gap_the_log_alone_is_not_taken_for_the_database() {
     without_its_memory(&whole, 120);
 }
 
+/// Openings that are cut short, one after the other: none leaves anything that the next one could not do without.
+#[test]
+fn any_number_of_openings_that_do_not_come_to_an_end_is_followed_by_one_that_does() {
+    let is_log = |op: &OpInfo<'_>| {
+        let name = op.path.file_name().unwrap_or_default().to_string_lossy();
+        op.kind == OpKind::Write && name.starts_with("log-")
+    };
+    for fails in [false, true] {
+        let mut media = running(10, 100).crash(CrashKind::PowerLost, 1);
+        // Of memtables there is room for 92.
+        for _ in 0..40 {
+            let stopped = Arc::new(Mutex::new(None));
+            let sink = stopped.clone();
+            media.on_op(Some(Arc::new(move |m: &SimMedia, op: &OpInfo<'_>| {
+                if is_log(op) {
+                    sink.lock().unwrap().get_or_insert_with(|| m.image());
+                }
+            })));
+            if fails {
+                let first = FaultPlan::nth(0, Fault::NoSpace).only(&[OpKind::Write]).files("log-");
+                media.set_fault(Some(first.sticky()));
+            }
+            let opened = open(&media, &without_medium());
+            media.on_op(None);
+            assert_eq!(opened.is_err(), fails);
+            drop(opened);
+            if !fails {
+                media.shutdown();
+                media = stopped.lock().unwrap().take().unwrap().crash(CrashKind::Process, 1);
+            }
+            media.set_fault(None);
+        }
+        let db = open(&media, &without_medium()).unwrap();
+        assert_eq!(prefix(&db), 100);
+        db.close().unwrap();
+    }
+}
+
+/// As many subtables as may be made, some of which have something that the log lacks: there are not as many memtables as it would take to
+/// freeze all of theirs at once.
+#[test]
+fn with_many_subtables_it_opens_after_a_power_failure_and_mends_the_log() {
+    let media = SimMedia::new(10);
+    let db = open(&media, &with_log()).unwrap();
+    let made = make_all_subtables(&db);
+    // Behind all that making subtables has synced.
+    db.subtable("t0").unwrap().put(b"k", b"newer").unwrap();
+    assert_eq!(db.stats().flushes, 0, "all of it is in memory");
+    let image = media.image();
+    drop(db);
+    media.shutdown();
+    let mut exposed = false;
+    for (seed, kind) in (0..).zip(POWER) {
+        let media = image.crash(kind, seed);
+        let db = open(&media, &without_medium()).unwrap();
+        exposed |= db.stats().log_gap;
+        db.wait_idle().unwrap();
+        assert!(!db.stats().log_gap, "{kind:?}");
+        check_all_subtables(&db, made);
+        let image = media.image();
+        drop(db);
+        media.shutdown();
+        let media = image.crash(CrashKind::PowerLost, seed);
+        remove_memory(&media);
+        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        // Of the log alone.
+        check_all_subtables(&db, made);
+        db.close().unwrap();
+    }
+    assert!(exposed, "the log never lacked anything");
+}
+
 /// Whatever else it loses, the log has all of so many records.
 fn without_its_memory(image: &Image, rows: u64) {
     for kind in [CrashKind::Process, CrashKind::PowerLost] {
@@ -233,7 +306,7 @@ fn a_memory_is_given_up_for_its_own_database_alone_and_where_it_was() {
     db.close().unwrap();
     // By a slip, what another one has open.
     let e = open(&media, &elsewhere("/pm-other").renew_memory(true)).unwrap_err();
-    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    assert_eq!((e.kind(), e.file()), (ErrorKind::Locked, Some(Path::new("/pm-other"))), "{e}");
     // By another one, where nothing is.
     let e = open(&media, &elsewhere("/pm-new").renew_memory(true)).unwrap_err();
     assert_eq!((e.kind(), e.file()), (ErrorKind::InvalidArgument, Some(Path::new("/pm"))), "{e}");
@@ -243,6 +316,9 @@ fn a_memory_is_given_up_for_its_own_database_alone_and_where_it_was() {
     assert_eq!(t.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
     drop(t);
     other.close().unwrap();
+    // Nobody has it open, and it is still another's.
+    let e = open(&media, &elsewhere("/pm-other").renew_memory(true)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
     // What is damaged is put aside, and what was put aside stays.
     for round in 0..3 {
         let file = media.open(Path::new("/pm"), WRITE).unwrap();

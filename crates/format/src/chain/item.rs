@@ -1,6 +1,6 @@
 //! The beginnings of zones and of items.
 
-use terrane_base::{Error, ErrorKind, Lsn, Result};
+use terrane_base::{Error, ErrorKind, Lsn, MAX_SEQ, Result};
 
 use super::{MAX_SLOTS, MAX_ZONE_BYTES, Position, UNIT};
 use crate::checksum;
@@ -96,7 +96,7 @@ impl ItemHeader {
         let len = u64::from(self.len);
         let possible = (1..=MAX_ITEMS).contains(&self.items)
             && self.units > 0
-            && self.lsn.checked_add(self.units.into()).is_some()
+            && self.lsn.checked_add(self.units.into()).is_some_and(|end| end <= MAX_SEQ)
             && len.is_multiple_of(UNIT)
             && len <= MAX_ZONE_BYTES;
         match possible {

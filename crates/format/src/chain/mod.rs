@@ -47,7 +47,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use terrane_base::{Error, Result};
+use terrane_base::{Error, MAX_SEQ, Result};
 
 pub use item::{ITEM_HEADER, ItemHeader, MAX_ITEMS, ZONE_HEADER, ZoneHeader};
 pub use record::{ChainRecord, key_at, read_record, record_len, write_record};
@@ -149,6 +149,9 @@ impl Gidx {
     }
 }
 
+/// No memtable has a higher generation: there is one more each time one is frozen.
+pub const MAX_GENERATION: u64 = 1 << 62;
+
 /// Whose a memtable is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainMemtable {
@@ -186,6 +189,9 @@ impl ChainMemtable {
         let [subtable, generation, from_lsn] = [r.u64()?, r.u64()?, r.u64()?];
         if (r.u32()?, r.u32()?) != (checksum::crc(&bytes[..24]), 0) {
             return Err(Error::corruption("the description of a memtable does not match its checksum"));
+        }
+        if generation > MAX_GENERATION || from_lsn > MAX_SEQ {
+            return Err(Error::corruption("the description of a memtable says what cannot be"));
         }
         Ok(ChainMemtable { subtable, generation, from_lsn })
     }

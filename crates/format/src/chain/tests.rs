@@ -40,6 +40,24 @@ fn no_item_lies_in_a_zones_header_or_between_units() {
 }
 
 #[test]
+fn a_memtable_from_beyond_all_commits_is_damage_whatever_its_checksum_says() {
+    let good = ChainMemtable { subtable: 1, generation: MAX_GENERATION, from_lsn: MAX_SEQ };
+    assert_eq!(ChainMemtable::decode(&good.encode()).unwrap(), good);
+    for bad in [
+        ChainMemtable { generation: MAX_GENERATION + 1, ..good },
+        ChainMemtable { generation: u64::MAX, ..good },
+        ChainMemtable { from_lsn: MAX_SEQ + 1, ..good },
+        ChainMemtable { from_lsn: u64::MAX - 2, ..good },
+    ] {
+        assert_eq!(
+            ChainMemtable::decode(&bad.encode()).unwrap_err().kind(),
+            ErrorKind::Corruption,
+            "{bad:?}"
+        );
+    }
+}
+
+#[test]
 fn an_item_elsewhere_is_not_taken_for_this_one() {
     let [here, there] = [64, 72].map(|at| Position::new(0, at).unwrap());
     let bytes = ItemHeader { lsn: 9, len: 8, items: 1, units: 4 }.encode(3, here);
@@ -61,6 +79,7 @@ fn what_no_item_can_be_is_refused_before_it_is_written() {
         ItemHeader { items: MAX_ITEMS + 1, ..good },
         ItemHeader { units: 0, ..good },
         ItemHeader { lsn: u64::MAX, ..good },
+        ItemHeader { lsn: MAX_SEQ, ..good },
         ItemHeader { len: 4, ..good },
     ];
     for item in bad {

@@ -129,11 +129,34 @@ fn behind_a_memory_there_is_what_can_be_read() {
 #[test]
 fn a_file_in_the_page_cache_is_refused_as_a_device_and_the_error_says_what_to_do() {
     let (_dir, [(media, path), _]) = machines();
+    // It is told without making the file, ...
+    let tried = try_pmem(&*media, &path, PmemMode::Dax);
+    assert!(media.list(path.parent().unwrap()).unwrap().is_empty());
     create_pmem(&*media, &path, LEN, &[]).unwrap();
-    // Where temporary files lie on a device that is mapped directly there is nothing to refuse.
-    if let Err(e) = media.map_pmem(&path, PmemMode::Dax) {
+    // ... and of one that is there. Where temporary files lie on a device that is mapped directly there is nothing to refuse.
+    let mapped = media.map_pmem(&path, PmemMode::Dax).map(drop);
+    assert_eq!(tried.is_err(), mapped.is_err());
+    for e in [tried, mapped].into_iter().filter_map(Result::err) {
         assert_eq!((e.kind(), e.file()), (ErrorKind::Unsupported, Some(&*path)));
         assert!(e.hint().unwrap().contains("PmemMode::PageCache"), "{e}");
+    }
+}
+
+#[test]
+fn whether_a_file_could_be_mapped_is_found_out_without_a_trace_and_fails_as_making_it_would() {
+    let (_dir, machines) = machines();
+    for (media, path) in machines {
+        // A crash has left one of before.
+        let mut left = path.clone().into_os_string();
+        left.push(".new");
+        media.open(Path::new(&left), OpenMode { write: true, create_new: true, direct: false }).unwrap();
+        for mode in [PmemMode::StandIn, PmemMode::PageCache] {
+            try_pmem(&*media, &path, mode).unwrap();
+            assert!(media.list(path.parent().unwrap()).unwrap().is_empty());
+        }
+        let nowhere = path.with_file_name("missing").join("pm");
+        let e = try_pmem(&*media, &nowhere, PmemMode::StandIn).unwrap_err();
+        assert_eq!((e.kind(), e.file()), (ErrorKind::NotFound, Some(&*nowhere)));
     }
 }
 

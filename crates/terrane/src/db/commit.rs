@@ -141,7 +141,7 @@ impl Engine {
         let bytes = entry_len(head.len() + batch.bytes() + refs);
         if bytes > most {
             return Err(Error::limit("batch size in bytes", bytes, most)
-                .with_hint("split the batch, or raise the segment size"));
+                .with_hint("split the batch, or use a transaction, which may be larger"));
         }
         if batch.is_empty() && kind == EntryKind::Batch {
             self.empty_commit(sync, completion)?;

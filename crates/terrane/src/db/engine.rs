@@ -159,8 +159,8 @@ pub(crate) struct Engine {
     pub(crate) transactions: Transactions,
     pub(crate) counters: Counters,
     pub(crate) me: std::sync::Weak<Engine>,
-    /// Held as long as the database is open.
-    pub(crate) _lock: Box<dyn LockGuard>,
+    /// Of the directory, and of the persistent memory: held as long as the database is open.
+    pub(crate) _locks: (Box<dyn LockGuard>, Option<Box<dyn LockGuard>>),
 }
 
 impl Engine {

@@ -126,12 +126,19 @@ impl Engine {
     }
 
     /// Once all that the log lacked is in extents, has the manifest say that nothing before is needed: from then on the log is enough. Flushes
-    /// of several subtables, each of which finds another one's memtable still there, would leave that unsaid.
-    pub(crate) fn close_gap(&self) -> Result<()> {
+    /// of several subtables, each of which finds another one's memtable still there, would leave that unsaid. Memtables that have some of it
+    /// and could not be frozen when the database was opened, for want of others to go on with, are now.
+    pub(crate) fn close_gap(self: &Arc<Self>) -> Result<()> {
         let Some(gap) = self.journal.live_gap() else { return Ok(()) };
         if self.oldest_needed(self.settled(), |_| None) >= gap.end {
             self.release_log()?;
             self.journal.gap_is_closed();
+            return Ok(());
+        }
+        for table in self.tables.load().all() {
+            if table.state().active().first_record().is_some_and(|lsn| lsn < gap.end) {
+                self.freeze_active(table);
+            }
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! What an open database says about itself.
 
+use std::path::PathBuf;
+
 use terrane_base::metrics::Counter;
 use terrane_compaction::DeviceStats;
 use terrane_format::extent::UNIT_BYTES;
@@ -88,6 +90,8 @@ pub struct Stats {
     pub memtable_index_bytes: u64,
     /// How the persistent memory is mapped, where commits go there: what their durability rests on.
     pub pmem_mode: Option<PmemMode>,
+    /// Where its file is.
+    pub pmem_path: Option<PathBuf>,
     /// Bytes of the zones of persistent memory, where commits go there; else 0.
     pub pmem_bytes: u64,
     /// Bytes of those that memtables have, indexes there among them, or commits on their way may take.
@@ -233,6 +237,7 @@ impl Engine {
             memtable_bytes: self.memory.used() as u64,
             memtable_budget: self.memory.limit() as u64,
             pmem_mode: self.journal.chains().map(|chains| chains.space().mode()),
+            pmem_path: self.journal.chains().map(|chains| chains.space().path().to_owned()),
             memtable_index_bytes: self.memory.beside_records() as u64,
             pmem_bytes,
             pmem_used,

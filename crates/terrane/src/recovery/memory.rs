@@ -26,7 +26,7 @@ use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_chainlog::{Chain, Space, recover};
 use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
-use terrane_media::{Media, PmemMode, Pool, in_shares};
+use terrane_media::{LockGuard, Media, PmemMode, Pool, in_shares, try_pmem};
 
 use crate::chains::Chains;
 use crate::levels::{DbState, ManifestStore};
@@ -45,6 +45,8 @@ pub(super) struct Opened {
     pub(super) path: PathBuf,
     /// It was made anew, for what there was could not be used.
     pub(super) is_new: bool,
+    /// Of its file: a copy of the directory has a lock of its own, and names the same memory.
+    pub(super) lock: Box<dyn LockGuard>,
 }
 
 /// What was found in a memory.
@@ -58,6 +60,8 @@ pub(super) struct InMemory {
     idle: Vec<Chain>,
     /// What the log lacks already; empty if it lacks nothing.
     pub(super) gap: Range<Lsn>,
+    /// As long as anything is stored in the memory.
+    pub(super) lock: Box<dyn LockGuard>,
 }
 
 /// The memory of a database, open; `None` if it has a log and nothing else.
@@ -88,14 +92,10 @@ pub(super) fn open(
             // An attempt before this one may have come so far; whose it is is seen when it is opened.
             let is_new = !media.exists(&path)?;
             if is_new {
+                try_pmem(media, &path, wanted.mode)?;
                 Space::create(media, &path, &wanted.plan(), uuid, place.number)?;
             }
-            let opened = renewal.open(path.clone(), place).inspect_err(|e| {
-                if is_new && e.kind() == ErrorKind::Unsupported {
-                    // There is no such memory here, and nothing in it. (If this fails too, it lies there.)
-                    let _ = media.remove_file(&path);
-                }
-            })?;
+            let opened = renewal.open(path, place)?;
             manifest.append(&[Edit::Memory(opened.place.clone())])?;
             // Nothing was ever in it.
             return Ok(Some(Opened { is_new: false, ..opened }));
@@ -186,15 +186,15 @@ pub(super) fn restore(
     kinds: &BTreeMap<SubtableId, IndexKind>,
     means: &Means<'_>,
 ) -> Result<(Option<Replayed>, InMemory)> {
-    let Opened { space, place, path, is_new } = opened;
-    let state = renewal.state;
+    let (state, path) = (renewal.state, opened.path.clone());
     // As large as it was: that has been told.
-    let place = MemoryPlace { bytes: space.file_bytes(), zone_bytes: space.zone_bytes() as u64, ..place };
+    let (bytes, zone_bytes) = (opened.space.file_bytes(), opened.space.zone_bytes() as u64);
+    let place = MemoryPlace { bytes, zone_bytes, ..opened.place.clone() };
     let use_anew = |anew: Opened| {
-        manifest.append(&[Edit::Memory(anew.place)])?;
-        read_back(anew.space, true, state, kinds, means)
+        manifest.append(&[Edit::Memory(anew.place.clone())])?;
+        read_back(anew, state, kinds, means)
     };
-    let mut found = match read_back(space, is_new, state, kinds, means) {
+    let mut found = match read_back(opened, state, kinds, means) {
         Err(e) => use_anew(renewal.instead(e, path.clone(), place.clone())?)?,
         Ok(found) => found,
     };
@@ -218,12 +218,12 @@ pub(super) fn restore(
 }
 
 fn read_back(
-    space: Arc<Space>,
-    is_new: bool,
+    opened: Opened,
     state: &DbState,
     kinds: &BTreeMap<SubtableId, IndexKind>,
     means: &Means<'_>,
 ) -> Result<InMemory> {
+    let Opened { space, is_new, lock, .. } = opened;
     let found = recover(&space, state.log.durable_lsn)?;
     let end = found.next_lsn.max(state.log.first_lsn).max(FIRST_LSN).next_multiple_of(8);
     let generation = found.chains.iter().map(|c| c.of().generation + 1).max().unwrap_or(0);
@@ -234,26 +234,28 @@ fn read_back(
         false => chains,
     });
     let (mut own, mut idle): (HashMap<SubtableId, Vec<Chain>>, _) = (HashMap::new(), Vec::new());
-    let mut unused: HashMap<SubtableId, Chain> = HashMap::new();
+    let (mut unused, mut empty): (HashMap<SubtableId, Chain>, _) = (HashMap::new(), Vec::new());
     // In the order of their generations.
     for chain in found.chains {
         let id = u32::try_from(chain.of().subtable).map(SubtableId);
         let living = id.ok().and_then(|id| Some((id, state.subtables.get(&id)?)));
         match living {
             Some((id, s)) if chain.end_lsn() > s.persisted_lsn => own.entry(id).or_default().push(chain),
-            Some((id, _)) if chain.is_empty() => idle.extend(unused.insert(id, chain)),
+            Some((id, _)) if chain.is_empty() => empty.extend(unused.insert(id, chain)),
+            _ if chain.is_empty() => empty.push(chain),
             _ => idle.push(chain),
         }
     }
+    empty.extend(own.keys().filter_map(|id| unused.remove(id)));
+    // At once, for there may be no other ones: an opening that is cut short leaves some, and so does the next one. Nothing was committed in
+    // them, so nothing has to be settled first.
+    empty.into_iter().for_each(|chain| chains.release(chain, 0));
     let mut memtables = HashMap::new();
     for (id, kind) in kinds {
         let mut all = own.remove(id).unwrap_or_default();
-        match unused.remove(id) {
-            // As it was.
-            Some(chain) if all.is_empty() => all.push(chain),
-            Some(chain) => idle.push(chain),
-            None if all.is_empty() => all.push(chains.create(*id, end)?),
-            None => {}
+        if all.is_empty() {
+            // As it was, if it was empty.
+            all.push(unused.remove(id).map_or_else(|| chains.create(*id, end), Ok)?);
         }
         let made: Vec<_> = all.into_iter().rev().map(|chain| means.memtable(*kind, &chains, chain)).collect();
         // All but the newest were frozen, or may as well have been: each where its commits end, for those behind are in newer ones, and are
@@ -264,7 +266,7 @@ fn read_back(
         memtables.insert(*id, made);
     }
     rebuild(means.media, means.threads, memtables.values().flatten())?;
-    Ok(InMemory { chains, memtables, end, idle, gap: 0..0 })
+    Ok(InMemory { chains, memtables, end, idle, gap: 0..0, lock })
 }
 
 /// The commits to its subtable that a memtable's chain has, but for those that an older one has: from where it begins to the last one.
@@ -293,7 +295,8 @@ impl InMemory {
     }
 
     /// Puts what the log had beside the chains between their memtables. Commits go on behind its end, or the chains' if they have more. Where
-    /// the log lacks anything, all that there is is written out at once.
+    /// the log lacks anything, all that there is is written out at once, or as soon as there can be memtables beside them
+    /// ([`crate::db::engine::Engine::close_gap`]).
     fn join(
         &mut self,
         beside: HashMap<SubtableId, Vec<(usize, Arc<Memtable>)>>,
@@ -313,13 +316,21 @@ impl InMemory {
             let Some(chained) = self.memtables.get_mut(id) else { continue };
             let count = chained.len();
             // The newest chain goes on, unless the log has something behind its beginning: of that it would say that it has it.
-            let ends = exposed || between.last().is_some_and(|(older, _)| *older == count);
+            let must_end = between.last().is_some_and(|(older, _)| *older == count);
+            let next = match must_end || exposed {
+                true => match self.chains.create(*id, end) {
+                    Ok(chain) => Some(means.memtable(*kind, &self.chains, chain)),
+                    Err(e) if !must_end && e.kind() == ErrorKind::OutOfSpace => None,
+                    Err(e) => return Err(e),
+                },
+                false => None,
+            };
             let mut all: Vec<Arc<Memtable>> = Vec::new();
             let oldest_first = std::mem::take(chained).into_iter().rev();
             let mut between = between.iter().peekable();
             for (older, memtable) in oldest_first.enumerate() {
                 all.extend(between.next_if(|(n, _)| *n == older).map(|(_, m)| m.clone()));
-                if older + 1 < count || !ends {
+                if older + 1 < count || next.is_none() {
                     all.push(memtable);
                 } else if memtable.is_empty() {
                     // Nothing was ever committed in it: it goes at once, for there may be no other one to take.
@@ -329,10 +340,9 @@ impl InMemory {
                     all.push(memtable);
                 }
             }
-            if ends {
-                all.extend(between.map(|(_, m)| m.clone()));
-                all.push(means.memtable(*kind, &self.chains, self.chains.create(*id, end)?));
-            }
+            // There are some only behind a chain that ends.
+            all.extend(between.map(|(_, m)| m.clone()));
+            all.extend(next);
             all.reverse();
             *chained = all;
         }

@@ -137,7 +137,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let mut survey = Survey::new(media.clone(), dir, space_options, &state, poison.clone())?;
     let ids = Arc::new(Ids::new(&state.next));
     let kinds = index_kinds(&state)?;
-    let (mut replayed, mut in_memory, memtables) = match in_memory {
+    let (mut replayed, in_memory, memtables) = match in_memory {
         None => {
             let make = make_memtables(&kinds, &memory, &clock, &media);
             let memtables: HashMap<_, _> = kinds.keys().map(|id| (*id, Arc::new(make(*id)))).collect();
@@ -222,9 +222,10 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         clean: false,
         ..state.log
     })])?;
-    if let Some(found) = &mut in_memory {
+    let memory_lock = in_memory.map(|mut found| {
         found.give_back();
-    }
+        found.lock
+    });
 
     let wake: Arc<OnceLock<std::sync::Weak<Engine>>> = Arc::default();
     let reclaimer = {
@@ -340,7 +341,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         me: me.clone(),
         media,
         options,
-        _lock: lock,
+        _locks: (lock, memory_lock),
     });
     let _ = wake.set(Arc::downgrade(&engine));
     engine.adopt(in_doubt, &state.stages)?;

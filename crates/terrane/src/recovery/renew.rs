@@ -12,7 +12,7 @@ use terrane_base::{Error, ErrorKind, Result};
 use terrane_chainlog::Space;
 use terrane_format::batch::EntryKind;
 use terrane_format::manifest::{MemoryMode, MemoryPlace};
-use terrane_media::Media;
+use terrane_media::{LockGuard, Media, try_pmem};
 
 use crate::levels::DbState;
 use crate::log::{Log, LogOptions, RecoverFrom, joined};
@@ -39,10 +39,21 @@ impl Renewal<'_> {
     /// # Errors
     /// As [`Renewal::instead`]; what opening it fails with.
     pub(super) fn open(&self, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
-        match Space::open(&**self.media, &path, mode_of(place.mode), self.uuid, place.number) {
-            Ok(space) => Ok(Opened { space, place, path, is_new: false }),
+        match self.own(&path, &place) {
+            Ok((space, lock)) => Ok(Opened { space, place, path, is_new: false, lock }),
             Err(e) => self.instead(e, path, place),
         }
+    }
+
+    /// Opens the file of a memory, and no one else until the lock is let go of: the directory's keeps nobody from opening a copy of it.
+    fn own(&self, path: &Path, place: &MemoryPlace) -> Result<(Arc<Space>, Box<dyn LockGuard>)> {
+        let media = &**self.media;
+        if !media.exists(path)? {
+            // The lock would make it.
+            return Err(Error::new(ErrorKind::NotFound, "there is no such file").with_file(path));
+        }
+        let lock = media.lock(path)?;
+        Ok((Space::open(media, path, mode_of(place.mode), self.uuid, place.number)?, lock))
     }
 
     /// A new memory, where `e` says that the one at this place is of no use and there may be another one.
@@ -71,6 +82,8 @@ impl Renewal<'_> {
     /// manifest has its number, and so before there is anything in it, this may be cut short and done again.
     pub(super) fn make(&self, path: PathBuf, place: MemoryPlace, ours: bool) -> Result<Opened> {
         let media = &**self.media;
+        // Where it cannot be, nothing is put aside for it.
+        try_pmem(media, &path, mode_of(place.mode))?;
         let mut put_aside = None;
         match media.exists(&path)? {
             true if ours => media.remove_file(&path)?,
@@ -90,8 +103,8 @@ impl Renewal<'_> {
             let _ = media.rename(aside, &path);
         }
         created?;
-        let space = Space::open(media, &path, mode_of(place.mode), self.uuid, place.number)?;
-        Ok(Opened { space, place, path, is_new: true })
+        let (space, lock) = self.own(&path, &place)?;
+        Ok(Opened { space, place, path, is_new: true, lock })
     }
 
     /// Whether the log is enough to go on without a device.

@@ -36,6 +36,27 @@ pub fn put(db: &Db, tables: &[&Subtable], numbers: Range<u64>, durability: Durab
     }
 }
 
+/// Makes as many subtables as may be made, every third with a record; returns how many.
+pub fn make_all_subtables(db: &Db) -> usize {
+    let mut made = 0;
+    while let Ok(t) = db.create_subtable(&format!("t{made}"), super::tiny_table()) {
+        if made % 3 == 0 {
+            t.put(b"k", b"v").unwrap();
+        }
+        made += 1;
+    }
+    assert!(made > 70, "{made}");
+    made
+}
+
+/// Whether all of [`make_all_subtables`] is there.
+pub fn check_all_subtables(db: &Db, made: usize) {
+    for t in 0..made {
+        let value = db.subtable(&format!("t{t}")).unwrap().get(b"k").unwrap();
+        assert_eq!(value.is_some(), t % 3 == 0, "{t} of {made}");
+    }
+}
+
 /// Damages the memory of a machine at one place after the other. `image` has all records up to `all` in its memory or in
 /// extents, and what is in the memory in the log behind it too: damage is reported, and on request the memory is given up and nothing is lost.
 pub fn damage_is_reported_and_given_up_when_asked_for(image: &Image, memory_bytes: u64, all: u64) {
