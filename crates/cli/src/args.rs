@@ -47,7 +47,7 @@ pub(crate) struct DbArgs {
     /// Directory of the database
     #[arg(long, value_name = "DIR")]
     pub(crate) db: PathBuf,
-    /// Memory for memtables, in MiB
+    /// Memory for memtables, in MiB. Persistent memory is made as large as that needs, and stays so
     #[arg(long, value_name = "MIB", default_value_t = 128)]
     pub(crate) memtable_mib: usize,
     /// Memory for cached blocks, in MiB

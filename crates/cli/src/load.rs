@@ -23,8 +23,12 @@ use crate::{Failure, Outcome, unless_unread};
 
 /// Subtable that remembers unfinished loads.
 const PROGRESS_TABLE: &str = ".load";
-/// Encoded bytes of a batch at which it is committed.
-const BATCH_BYTES: usize = 256 << 10;
+/// Bytes of operations at which a batch is committed, ...
+const BATCH_BYTES: u64 = 256 << 10;
+/// ... and of values: large ones are no part of the operations, but are held until then.
+const VALUE_BYTES: u64 = 4 << 20;
+/// What a record takes beside key and value, in persistent memory or to say where its value is: no more than this and its key again.
+const BESIDE: u64 = 64;
 
 /// How far a load has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +113,9 @@ pub(crate) fn run(a: &LoadArgs) -> Result<Outcome, Failure> {
     let mut records = Records::new(input, a.format, a.raw, &a.key_field);
     (records.lines, records.bytes, records.crc) = (start.lines, start.bytes, start.crc);
     let mut batch = WriteBatch::new();
+    // One record more, with a value of half of what fits at most, and the mark are to fit as well.
+    let full = BATCH_BYTES.min(db.max_batch_bytes() / 8);
+    let (mut beside, mut values) = (0, 0);
     let mut mark = start;
     let mut bad = 0u64;
     let mut value_bytes = 0u64;
@@ -120,6 +127,8 @@ pub(crate) fn run(a: &LoadArgs) -> Result<Outcome, Failure> {
         };
         match parsed.and_then(|(k, v)| {
             value_bytes += (k.len() + v.len()) as u64;
+            beside += k.len() as u64 + BESIDE;
+            values += v.len() as u64;
             batch.put(&table, &k, &v).map_err(|e| e.to_string())
         }) {
             Ok(()) => mark.records += 1,
@@ -132,9 +141,10 @@ pub(crate) fn run(a: &LoadArgs) -> Result<Outcome, Failure> {
             }
         }
         (mark.lines, mark.bytes, mark.crc) = (records.lines, records.bytes, records.crc);
-        if batch.bytes() >= BATCH_BYTES {
+        if batch.bytes() as u64 + beside >= full || values >= VALUE_BYTES {
             batch.put(&marks, &mark_key, &mark.encode())?;
             db.write(std::mem::take(&mut batch), Durability::Buffered)?;
+            (beside, values) = (0, 0);
             bar.set_position(if len.is_some() { mark.bytes } else { mark.records });
         }
     }
@@ -259,7 +269,61 @@ fn skip(input: &mut impl BufRead, n: u64, interrupt: &Interrupt) -> std::io::Res
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::path::Path;
+
+    use clap::Parser;
+
     use super::*;
+    use crate::args::{Args, Command};
+
+    /// What a command line that begins so loads into the subtable `t`.
+    fn loaded(options: &[&str], db: &Path, file: &Path) -> Result<Outcome, Failure> {
+        let (db, file) = (db.to_str().unwrap(), file.to_str().unwrap());
+        let line = [&["terrane", "load", "--db", db, "--table", "t", "--raw"], options, &[file]].concat();
+        match Args::parse_from(line).command {
+            Some(Command::Load(a)) => run(&a),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Of any size that fits: a batch that takes one more than it may is refused, by a memory of 8 MiB first.
+    #[test]
+    fn records_of_all_sizes_are_loaded_whatever_commits_go_to() {
+        let sizes = |n: usize| match n {
+            // Hardly a byte each, ...
+            0..20_000 => 0,
+            // ... and much more than fits a batch, in all or each.
+            20_000..24_000 => 100,
+            _ => [30_000, 32_000, 60_000, 100, 130_000, 2_000_000][n % 6],
+        };
+        let count = 24_036;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("in");
+        let mut out = std::io::BufWriter::new(File::create(&file).unwrap());
+        for n in 0..count {
+            writeln!(out, "{n:x}\t{}", "v".repeat(sizes(n))).unwrap();
+        }
+        out.into_inner().unwrap().sync_all().unwrap();
+        for options in [
+            &["--medium", "log"][..],
+            &["--medium", "simulated"],
+            &["--medium", "page-cache"],
+            &["--medium", "simulated", "--memtable-mib", "1"],
+            &["--medium", "page-cache", "--memtable-mib", "1"],
+        ] {
+            let at = dir.path().join(options.join(""));
+            assert_eq!(loaded(options, &at, &file).unwrap(), Outcome::Done, "{options:?}");
+            let db = Db::open(&at, terrane::Options::new()).unwrap();
+            let table = db.subtable("t").unwrap();
+            for n in 0..count {
+                let len = table.get(format!("{n:x}").as_bytes()).unwrap().map(|v| v.len());
+                assert_eq!(len, Some(sizes(n)), "{n}, {options:?}");
+            }
+            drop(table);
+            db.close().unwrap();
+        }
+    }
 
     #[test]
     fn marks_round_trip_and_short_ones_are_refused() {

@@ -56,6 +56,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
         "memtable_bytes": s.memtable_bytes, "memtable_budget": s.memtable_budget,
         "memtable_index_bytes": s.memtable_index_bytes,
         "pmem_mode": s.pmem_mode.map(|mode| memory(mode).0),
+        "pmem_path": s.pmem_path.as_ref().map(|path| path.to_string_lossy()),
         "pmem_bytes": s.pmem_bytes, "pmem_used": s.pmem_used, "pmem_renewed": s.pmem_renewed, "pmem_log": s.pmem_log, "log_gap": s.log_gap,
         "pmem_index_bytes": s.pmem_index_bytes, "pmem_cache_bytes": s.pmem_cache_bytes, "pmem_cache_hits": s.pmem_cache_hits,
         "cache_bytes": s.cache_bytes, "cache_capacity": s.cache_capacity,
@@ -94,6 +95,9 @@ pub(crate) fn to_text(s: &Stats) -> String {
             s.pmem_cache_hits,
             memory(mode).1
         );
+        if let Some(path) = &s.pmem_path {
+            let _ = writeln!(o, "            in {}", path.display());
+        }
     }
     let asked = s.cache_hits + s.cache_misses;
     let ratio = if asked == 0 { 0.0 } else { s.cache_hits as f64 * 100.0 / asked as f64 };
@@ -193,6 +197,7 @@ mod tests {
         let (word, text) = of(memory(PmemMode::StandIn));
         assert_eq!(word, "simulated");
         assert!(text.contains("simulated: a file that stands for a device"), "{text}");
+        assert!(text.contains("/pmem\n"), "where it is: {text}");
         let (word, text) = of(memory(PmemMode::PageCache));
         assert_eq!(word, "page-cache");
         assert!(text.contains("a file in the page cache") && !text.contains("simulated"), "{text}");
