@@ -52,7 +52,7 @@ pub enum PmemMode {
     /// A file on a file system that maps a device itself (`mount -o dax`, on a device that is persistent memory). Refused elsewhere.
     Dax,
     /// Any file, with every instruction that a device would need: for measuring and developing where there is no device. It costs what
-    /// these cost on ordinary memory, and promises what `PageCache` does.
+    /// these cost on ordinary memory, and survives what `PageCache` does.
     StandIn,
     /// Any file. What was stored survives the process; a power failure leaves any of its pages old.
     PageCache,

@@ -150,7 +150,7 @@ impl WriteBatch {
         self.count == 0
     }
 
-    /// Bytes of the encoded operations, large values apart: what counts against [`crate::Db::max_batch_bytes`].
+    /// Bytes of the encoded operations: what counts against [`crate::Db::max_batch_bytes`], but for large values.
     pub fn bytes(&self) -> usize {
         self.body.len()
     }

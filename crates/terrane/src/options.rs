@@ -8,6 +8,7 @@ use std::sync::Arc;
 use terrane_base::{Error, Result};
 pub use terrane_cache::Swizzling;
 use terrane_compaction::Device;
+use terrane_format::batch::{ENTRY_ALIGN, entry_len};
 pub use terrane_format::block::{DirectoryKind, Simd};
 pub use terrane_media::PmemMode;
 
@@ -340,7 +341,12 @@ impl Options {
         }
     }
 
-    /// The largest commit, in bytes of encoded operations: in a log a quarter of a segment, and what fits the tail twice.
+    /// The most bytes of encoded operations that a commit has: an entry of the largest size.
+    pub(crate) fn max_operations(&self) -> u64 {
+        self.max_batch_bytes() / ENTRY_ALIGN as u64 * ENTRY_ALIGN as u64 - entry_len(0)
+    }
+
+    /// The largest commit: in a log a quarter of a segment, and what fits the tail twice.
     pub(crate) fn max_batch_bytes(&self) -> u64 {
         self.batch_in_memory.unwrap_or_else(|| self.max_logged_bytes())
     }
@@ -355,11 +361,12 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Returns when the commit survives the death of the process; a power failure may take the newest commits, but
-    /// always a suffix of them (in persistent memory on a device without a log none). Costs no system call while the log's tail has room. In persistent memory on a device
-    /// it is as `Sync`, unless a log trails behind ([`PmemOptions::trailing_log`]).
+    /// always a suffix of them (in persistent memory on a device none). Costs no system call while the log's tail has room. In persistent memory on
+    /// a device it is as `Sync`, unless a log trails behind ([`PmemOptions::trailing_log`]): then `Sync` waits for that too.
     #[default]
     Buffered,
-    /// Returns when the commit, and every earlier one, survives a power failure. Costs a share of a device flush.
+    /// Returns when the commit, and every earlier one, survives a power failure. Costs a share of a device flush. (What [stands for a
+    /// device](crate::PmemMode::StandIn) survives none.)
     Sync,
 }
 

@@ -11,7 +11,10 @@ use std::sync::Arc;
 use support::*;
 use terrane::media::sim::{CrashKind, SimMedia};
 use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, WriteBatch};
+use terrane::{
+    Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, SubtableOptions, TransactionOptions,
+    WriteBatch,
+};
 
 fn with_memory() -> Options {
     tiny().medium(Medium::Pmem(tiny_memory()))
@@ -448,6 +451,25 @@ fn a_thousand_subtables_have_room() {
         (0..1000).all(|t| db.subtable(&format!("t{t}")).unwrap().get(b"k").unwrap() == Some(vec![1; 100]))
     );
     assert!((0..20_000).all(|n| db.subtable("t7").unwrap().get(&key(n)).unwrap().is_some()));
+}
+
+/// A tiny record takes five times in memory what it takes in a batch: of those too a transaction may have any number.
+#[test]
+fn transactions_of_any_number_of_tiny_records_are_committed() {
+    let media = SimMedia::new(4);
+    let db = open(&media, &Options::new().medium(Medium::Pmem(PmemOptions::new(8 << 20)))).unwrap();
+    let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let longest = (db.max_batch_bytes() / 4) as u16;
+    for count in (1000..longest).step_by(500) {
+        let mut transaction = db.begin(TransactionOptions::new()).unwrap();
+        for n in 0..count {
+            transaction.delete(&t, &n.to_be_bytes()).unwrap();
+        }
+        transaction.put(&t, b"count", &count.to_be_bytes()).unwrap();
+        transaction.commit(Durability::Buffered).unwrap();
+        assert_eq!(t.get(b"count").unwrap().as_deref(), Some(&count.to_be_bytes()[..]));
+    }
+    db.close().unwrap();
 }
 
 /// Where a file system is no device, a new memory is refused before anything is given up for it, and leaves nothing in the way of the next try.

@@ -135,12 +135,13 @@ impl Engine {
         if kind != EntryKind::Commit {
             batch.tables().iter().try_for_each(|t| t.check_alive())?;
         }
-        let most = self.options.max_batch_bytes();
+        let most = self.options.max_operations();
         // A reference takes at most this much beside its key.
         let refs: usize = batch.large().iter().map(|l| l.key.len() + 64 + l.value.len() / (64 << 10)).sum();
-        let bytes = entry_len(head.len() + batch.bytes() + refs);
-        if bytes > most {
-            return Err(Error::limit("batch size in bytes", bytes, most)
+        let operations = head.len() + batch.bytes() + refs;
+        let bytes = entry_len(operations);
+        if operations as u64 > most {
+            return Err(Error::limit("batch size in bytes", operations as u64, most)
                 .with_hint("split the batch, or use a transaction, which may be larger"));
         }
         if batch.is_empty() && kind == EntryKind::Batch {

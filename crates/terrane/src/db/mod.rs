@@ -91,7 +91,9 @@ impl Db {
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if it is open already, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
-    /// [`ErrorKind::Corruption`], [`ErrorKind::NewerFormat`], [`ErrorKind::InvalidArgument`], I/O errors.
+    /// [`ErrorKind::Corruption`], [`ErrorKind::NewerFormat`], [`ErrorKind::InvalidArgument`], I/O errors. With persistent memory also
+    /// [`ErrorKind::Unsupported`] where its file lies on no such device, [`ErrorKind::OutOfSpace`] if it cannot be made as large, and
+    /// [`ErrorKind::Stale`] for one that [stands for a device](crate::PmemMode::StandIn) and was open when the machine stopped.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
         options.check()?;
         let compaction_threads = options.compaction_jobs();
@@ -311,10 +313,11 @@ impl Db {
         self.engine.come_to_rest()
     }
 
-    /// The largest batch that can be committed, in bytes of encoded operations, large values apart. In persistent memory all records of it together
+    /// The largest batch that can be committed, in bytes of encoded operations ([`WriteBatch::bytes`]). A large value counts with its key and 64
+    /// bytes, and one for each 64 KiB of it. In persistent memory all records of it together
     /// must fit a zone, each with 15 bytes beside key and value, rounded up to 8: of tiny ones fewer are taken.
     pub fn max_batch_bytes(&self) -> u64 {
-        self.engine.options.max_batch_bytes()
+        self.engine.options.max_operations()
     }
 
     /// Closes the database: waits for background work in progress, makes the log durable and notes a clean end, so that

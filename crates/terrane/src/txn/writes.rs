@@ -155,7 +155,9 @@ impl OwnWrites {
         let references =
             self.batch.large().iter().map(|put| put.key.len() + 64 + put.value.len() / (32 << 10));
         let bytes = self.batch.bytes() + references.sum::<usize>() + more;
-        self.is_spilled() || bytes as u64 > self.engine.options.max_batch_bytes() / 2
+        // What fits half of a zone, which is the largest batch, is a record of up to 16/3 as much where keys are tiny.
+        let share = if self.engine.journal.chains().is_some() { 3 } else { 2 };
+        self.is_spilled() || bytes as u64 > self.engine.options.max_batch_bytes() / share
     }
 
     pub(crate) fn is_large(&self) -> bool {
