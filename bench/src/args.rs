@@ -96,8 +96,8 @@ pub(crate) struct RunArgs {
     /// Persistent memory is in this directory, on a file system of such memory (mounted with `-o dax`). Default: it is simulated
     #[arg(long, value_name = "DIR", conflicts_with = "pm_cost")]
     pub(crate) pm_dir: Option<PathBuf>,
-    /// Where databases are made; it wants room for all engines' data at once. What stands for persistent memory is in `/dev/shm` where that is,
-    /// and is removed with the rest unless the program is killed
+    /// Where databases are made; it wants room for all engines' data at once. What stands for persistent memory is in `/dev/shm` where there is
+    /// room, and is removed with the rest, also when the run is interrupted
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
     /// The engines' settings, instead of those built in

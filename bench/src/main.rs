@@ -16,6 +16,7 @@ mod measure;
 mod report;
 mod repro;
 mod run;
+mod scratch;
 mod settings;
 mod watch;
 mod worker;
@@ -27,7 +28,11 @@ use clap::Parser;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> std::process::ExitCode {
-    let done = match args::Cli::parse().command {
+    let command = args::Cli::parse().command;
+    if !matches!(command, args::Command::Worker(_)) {
+        scratch::end_when_interrupted();
+    }
+    let done = match command {
         args::Command::Run(a) => run::run(&a),
         args::Command::Repro(a) => repro::run(&a),
         args::Command::Worker(a) => worker::run(&a),

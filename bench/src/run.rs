@@ -5,19 +5,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use tempfile::TempDir;
-
 use crate::Failure;
 use crate::args::RunArgs;
 use crate::engine::Entrant;
-use crate::machine;
 use crate::report::{self, Row};
+use crate::scratch::{Running, Scratch, main_memory};
 use crate::settings::{Peers, Settings};
 use crate::worker::{Answer, Hello, Job, Order};
 use crate::workload::{Plan, Start, Workload};
-
-/// Where files are in main memory on Linux.
-pub(crate) const MAIN_MEMORY: &str = "/dev/shm";
 
 pub(crate) fn run(a: &RunArgs) -> Result<(), Failure> {
     let rows = rows(a, &mut |row| {
@@ -49,10 +44,8 @@ pub(crate) fn rows(
     }
     let entrants: Vec<Entrant> =
         a.engine.iter().flat_map(|k| k.entrants(&peers, a.terrane_block_kib.as_deref())).collect();
-    let dir = scratch(a.dir.as_deref())?;
-    let in_memory = entrants.iter().any(|e| e.kind.has_memory() || e.kind.is_in_memory());
-    let memory_home = a.pm_dir.as_deref().or(main_memory()).or(a.dir.as_deref());
-    let memory = in_memory.then(|| scratch(memory_home)).transpose()?;
+    let dir = Scratch::new(a.dir.as_deref())?;
+    let memory = memory_of(a, &entrants, &settings)?;
     // Each database has a directory of its own, and one in memory.
     let homes = |entrant: &Entrant, name: &str| {
         let apart = memory.as_ref().map(|m| m.path().join(name));
@@ -157,36 +150,18 @@ pub(crate) fn rows(
     Ok(rows)
 }
 
-/// Where files are in main memory, if the system has such a place.
-pub(crate) fn main_memory() -> Option<&'static Path> {
-    Some(Path::new(MAIN_MEMORY)).filter(|dir| dir.is_dir())
-}
-
-/// A fresh directory for persistent memory, so many bytes of it: where there is a device, `pm_dir`; what stands for one in main memory where there is
-/// room, else in `dir`.
-pub(crate) fn memory_scratch(
-    pm_dir: Option<&Path>,
-    dir: Option<&Path>,
-    bytes: u64,
-) -> Result<TempDir, Failure> {
-    if pm_dir.is_some() {
-        return scratch(pm_dir);
+/// The directory for all that is in persistent memory, and for files that are in main memory; `None` if nothing is.
+fn memory_of(a: &RunArgs, entrants: &[Entrant], settings: &Settings) -> Result<Option<Scratch>, Failure> {
+    if entrants.iter().any(|e| e.kind.is_in_memory()) {
+        return Scratch::new(a.pm_dir.as_deref().or(main_memory()).or(a.dir.as_deref())).map(Some);
     }
-    let has_room =
-        |dir: &&Path| Ok::<_, Failure>(machine::room_in_memory(dir)?.is_some_and(|room| bytes < room));
-    match main_memory() {
-        Some(memory) if has_room(&memory)? => scratch(Some(memory)),
-        _ => scratch(dir),
+    let memories = entrants.iter().filter(|e| e.kind.has_memory()).count() as u64;
+    // One that is loaded, and one that is filled anew beside it.
+    let bytes = memories * 2 * settings.pm_bytes();
+    match memories {
+        0 => Ok(None),
+        _ => Scratch::of_memory(a.pm_dir.as_deref(), a.dir.as_deref(), bytes).map(Some),
     }
-}
-
-/// A fresh directory within `parent` (made if it is not there), or within the system's; gone with what is returned.
-pub(crate) fn scratch(parent: Option<&Path>) -> Result<TempDir, Failure> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("terrane-bench-");
-    let Some(parent) = parent else { return Ok(builder.tempdir()?) };
-    std::fs::create_dir_all(parent)?;
-    Ok(builder.tempdir_in(parent)?)
 }
 
 fn discard(dir: &Path) -> Result<(), Failure> {
@@ -196,6 +171,7 @@ fn discard(dir: &Path) -> Result<(), Failure> {
 /// A worker process. Dropped without [`Worker::stop`], it is ended: its files are about to be removed.
 pub(crate) struct Worker {
     child: Child,
+    _running: Running,
     /// There until it is stopped.
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
@@ -220,8 +196,9 @@ impl Worker {
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(format!("{name}: its process has no pipes").into());
         };
-        let mut worker =
-            Worker { child, to: Some(to), from: BufReader::new(from), name, opened_seconds: 0.0 };
+        let _running = Running::new(child.id());
+        let from = BufReader::new(from);
+        let mut worker = Worker { child, _running, to: Some(to), from, name, opened_seconds: 0.0 };
         let hello: Hello = worker.hear()?;
         worker.opened_seconds = hello.opened_seconds;
         Ok(worker)

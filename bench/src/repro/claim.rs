@@ -6,7 +6,7 @@ use crate::args::RunArgs;
 use crate::engine::Entrant;
 use crate::report::{Row, median};
 use crate::repro::{Line, threads};
-use crate::run;
+use crate::scratch;
 use crate::workload::Workload;
 
 /// The engine whose claim it is, and the one that it is compared with.
@@ -220,8 +220,8 @@ impl Claim {
         } else {
             String::new()
         };
-        let in_memory = args.dir.as_deref() == Some(Path::new(run::MAIN_MEMORY));
-        let place = if in_memory { format!(", in {}", run::MAIN_MEMORY) } else { String::new() };
+        let in_memory = args.dir.as_deref() == Some(Path::new(scratch::MAIN_MEMORY));
+        let place = if in_memory { format!(", in {}", scratch::MAIN_MEMORY) } else { String::new() };
         let costs = args.pm_cost.map_or_else(String::new, |costs| format!(", {}", costs.in_words()));
         let whose = if self.whose == OURS { String::new() } else { format!("{} ", self.whose) };
         if values.is_empty() {

@@ -10,12 +10,13 @@ use terrane::media::{CostlyPmem, Media, PmemCost, PmemMode, create_pmem};
 use terrane_format::pm::{POOLS_AT, PmHeader, PoolKind, PoolShape};
 use terrane_halloc::{Halloc, Lent, Plan};
 
+use crate::Failure;
 use crate::args::ReproArgs;
 use crate::report::median;
 use crate::repro::Line;
 #[cfg(feature = "pmdk")]
 use crate::repro::pm::peers;
-use crate::{Failure, run};
+use crate::scratch::Scratch;
 
 const FIGURE: &str = "pm-halloc";
 const UUID: [u8; 16] = *b"terrane-bench-pm";
@@ -50,7 +51,7 @@ pub(super) fn measure(
     let (tiny, subtables, memtables, zones) = (scaled(TINY), scaled(SMALL), scaled(MIDDLE), scaled(ZONES));
     let bytes = subtables * (256 + 8) + memtables * (2048 + 8) + zones * (ZONE_BYTES + 8) + (64 << 10);
     let plan = Plan { bytes, subtables, memtables, zone_bytes: ZONE_BYTES };
-    let dir = run::memory_scratch(a.pm_dir.as_deref(), a.dir.as_deref(), 2 * bytes)?;
+    let dir = Scratch::of_memory(a.pm_dir.as_deref(), a.dir.as_deref(), 2 * bytes)?;
     let (tiny_path, path) = (dir.path().join("tiny"), dir.path().join("pm"));
     let media = RealMedia::new(RealOptions::default())?;
     create_tiny(&*media, &tiny_path, tiny)?;
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_memory_that_was_left_has_what_was_taken_and_nothing_that_leaked() {
-        let dir = run::memory_scratch(None, None, 8 << 20).unwrap();
+        let dir = Scratch::of_memory(None, None, 8 << 20).unwrap();
         let path = dir.path().join("pm");
         let media = RealMedia::new(RealOptions::default()).unwrap();
         let plan = Plan { bytes: 1 << 20, subtables: 1000, memtables: 100, zone_bytes: 4096 };
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn objects_of_128_bytes_lie_side_by_side() {
-        let dir = run::memory_scratch(None, None, 8 << 20).unwrap();
+        let dir = Scratch::of_memory(None, None, 8 << 20).unwrap();
         let path = dir.path().join("tiny");
         let media = RealMedia::new(RealOptions::default()).unwrap();
         create_tiny(&*media, &path, 1000).unwrap();

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::Failure;
 use crate::args::{ReproArgs, RunArgs};
 use crate::report::Row;
-use crate::{machine, report, run};
+use crate::{machine, report, run, scratch};
 use claim::Claim;
 
 /// A part of a figure.
@@ -133,8 +133,8 @@ fn in_main_memory(
 ) -> Result<(), Failure> {
     let mut args = RunArgs::from_line(command)?;
     args.scale(a.scale);
-    let dir = run::MAIN_MEMORY;
-    match no_room(run::main_memory(), &args)? {
+    let dir = scratch::MAIN_MEMORY;
+    match no_room(scratch::main_memory(), &args)? {
         Some(why) => report::note(&format!("{figure}: skipped in {dir}: {why}")),
         None => measure(a, figure, &format!("{command} --dir {dir}"), claims)?,
     }

@@ -12,7 +12,8 @@ use crate::choice::Random;
 use crate::data::Data;
 use crate::report::median;
 use crate::repro::Line;
-use crate::{Failure, machine, run};
+use crate::scratch::Scratch;
+use crate::{Failure, machine};
 
 const FIGURE: &str = "parts";
 const CACHE_BYTES: usize = 64 << 20;
@@ -58,7 +59,7 @@ pub(super) fn measure(
     let &[first, second, ..] = &processors[..] else {
         return Err(format!("{FIGURE}: it wants two processors").into());
     };
-    let dir = run::scratch(a.dir.as_deref())?;
+    let dir = Scratch::new(a.dir.as_deref())?;
     let db = Db::open(dir.path(), Options::new().cache_bytes(CACHE_BYTES))?;
     let data = Data::new(16, 100);
     let large_records = ((LARGE as f64 * a.scale) as u64).max(1);

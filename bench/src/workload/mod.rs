@@ -336,14 +336,17 @@ const RUNS: u64 = 4;
 /// Writes these records of the one order in which loads go, in batches.
 fn fill(engine: &dyn Engine, settings: &Settings, range: Range<u64>) -> Result<Measured, Failure> {
     const BATCH: u64 = 100;
+    // So that a batch fits a quarter of a zone of the smallest memory.
+    const BATCH_BYTES: u64 = 60_000;
+    let batch = (BATCH_BYTES / (settings.key_bytes + settings.value_bytes + 16) as u64).clamp(1, BATCH);
     let data = Data::of(settings);
     let shuffle = Shuffle::new(settings.records, 1);
     let mut session = engine.session()?;
     let mut recorder = Recorder::new(Instant::now())?;
-    let mut keys = vec![Vec::new(); BATCH as usize];
+    let mut keys = vec![Vec::new(); batch as usize];
     let mut at = range.start;
     while at < range.end {
-        let n = BATCH.min(range.end - at);
+        let n = batch.min(range.end - at);
         let numbers: Vec<u64> = (at..at + n).map(|i| shuffle.at(i)).collect();
         for (key, i) in keys.iter_mut().zip(&numbers) {
             data.key(*i, key);

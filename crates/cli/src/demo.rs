@@ -18,8 +18,20 @@ use crate::{Failure, Outcome};
 /// Records per batch while loading, if they are small.
 const BATCH: u64 = 100;
 
+/// The file of a temporary database's memory, which is not in its directory.
+struct Temporary<'a>(&'a Path);
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        // It is not there if it could not be made.
+        let _ = std::fs::remove_file(self.0);
+    }
+}
+
 pub(crate) fn run(a: &DemoArgs) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::install();
+    // Gone last, when the database is closed.
+    let _memory = a.pmem.as_deref().filter(|path| a.db.is_none() && !path.exists()).map(Temporary);
     let temporary;
     let dir: &Path = match &a.db {
         Some(d) => d,
@@ -239,6 +251,31 @@ fn report(a: &DemoArgs, name: &str, h: &Histogram, seconds: f64) -> Result<(), F
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::medium::{MediumArgs, MediumKind};
+
+    #[test]
+    fn a_temporary_database_takes_its_memory_along_wherever_that_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = dir.path().join("memory");
+        for kind in [MediumKind::Pmem, MediumKind::PageCache] {
+            let medium = MediumArgs { medium: Some(kind), ..MediumArgs::default() };
+            let small = DemoArgs {
+                records: 1000,
+                value_bytes: 5000,
+                seconds: 0,
+                memtable_mib: 8,
+                cache_mib: 8,
+                medium,
+                pmem: Some(memory.clone()),
+                ..DemoArgs::default()
+            };
+            run(&small).unwrap();
+            assert!(!memory.exists());
+            let kept = DemoArgs { db: Some(dir.path().join(format!("{kind:?}"))), ..small };
+            run(&kept).unwrap();
+            std::fs::remove_file(&memory).unwrap();
+        }
+    }
 
     #[test]
     fn keys_are_distinct_and_values_have_their_length() {

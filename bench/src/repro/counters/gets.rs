@@ -12,9 +12,10 @@ use crate::repro::counters::reader::Reader;
 use crate::repro::counters::trial::{Trial, Who};
 use crate::repro::counters::{FIGURE, Unfit, arguments, caches, hardware, stated, tool};
 use crate::repro::{Line, threads};
+use crate::scratch::Scratch;
 use crate::settings::Peers;
 use crate::workload::Workload;
-use crate::{Failure, report, run};
+use crate::{Failure, report};
 
 /// Those whose times `inmemory-read` compares, on the same data.
 const STEPS: &str = "--workload readrandom --threads 1 --tables 32 --records 6400000 --value-bytes 8 --cache-mib 2048 \
@@ -69,7 +70,7 @@ pub(in crate::repro) fn about() -> impl Iterator<Item = String> {
 
 /// Times gets of the engine that `command` names, and counts what they cost where valgrind can do that; for `figure`.
 pub(in crate::repro) fn cost(a: &ReproArgs, figure: &str, command: &str) -> Result<Gets, Failure> {
-    let dir = run::scratch(a.dir.as_deref())?;
+    let dir = Scratch::new(a.dir.as_deref())?;
     let args = arguments(figure, command, a)?;
     let peers = Peers::load(&args)?;
     let entrant = args.engine.iter().flat_map(|k| k.entrants(&peers, None)).next();

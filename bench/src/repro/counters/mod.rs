@@ -26,7 +26,7 @@ use crate::args::{ReproArgs, RunArgs};
 use crate::engine::{Entrant, Kind};
 use crate::report;
 use crate::repro::{Line, threads, without_absent};
-use crate::run;
+use crate::scratch::Scratch;
 use crate::settings::Peers;
 use crate::workload::Workload;
 pub(super) use gets::{Cost, about, cost};
@@ -95,7 +95,7 @@ pub(super) fn measure(
     see: &mut dyn FnMut(Line) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     tool::check()?;
-    let dir = run::scratch(a.dir.as_deref())?;
+    let dir = Scratch::new(a.dir.as_deref())?;
     let mut reader = Reader::default();
     report::note(&format!("{FIGURE}: {}", caches::ABOUT));
     for c in &COUNTED {

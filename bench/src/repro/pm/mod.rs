@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use tempfile::TempDir;
 use terrane::media::PmemMode;
 use terrane::media::real::{RealMedia, RealOptions};
 use terrane_base::waiter::Settler;
@@ -27,10 +26,11 @@ use terrane_format::chain::{ChainMemtable, ChainRecord, record_len};
 use terrane_halloc::{Halloc, Plan};
 use terrane_memindex::{IndexKind, MemIndex};
 
+use crate::Failure;
 use crate::args::ReproArgs;
 use crate::repro::Line;
+use crate::scratch::Scratch;
 use crate::settings::PmCost;
-use crate::{Failure, run};
 
 const UUID: [u8; 16] = *b"terrane-bench-pm";
 const ZONE_BYTES: u64 = 256 << 10;
@@ -43,7 +43,7 @@ pub(super) struct Memory {
     media: Arc<RealMedia>,
     path: PathBuf,
     mode: PmemMode,
-    _dir: TempDir,
+    _dir: Scratch,
 }
 
 impl Memory {
@@ -59,9 +59,9 @@ impl Memory {
         let zones = (record_bytes * 3).div_ceil(ZONE_BYTES) + 64;
         let bytes = (zones * (ZONE_BYTES + 8) + (1 << 20)).next_multiple_of(4096);
         let dir = match mode {
-            PmemMode::PageCache => run::scratch(a.dir.as_deref())?,
-            PmemMode::Dax => run::memory_scratch(a.pm_dir.as_deref(), None, bytes)?,
-            PmemMode::StandIn => run::memory_scratch(None, a.dir.as_deref(), bytes)?,
+            PmemMode::PageCache => Scratch::new(a.dir.as_deref())?,
+            PmemMode::Dax => Scratch::of_memory(a.pm_dir.as_deref(), None, bytes)?,
+            PmemMode::StandIn => Scratch::of_memory(None, a.dir.as_deref(), bytes)?,
         };
         let path = dir.path().join("pm");
         let media = RealMedia::with_pmem_cost(RealOptions::default(), costs.map(PmCost::cost))?;
