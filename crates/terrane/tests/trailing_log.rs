@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use support::pairs::{
     self, WRITE, check_all_subtables, damage_is_reported_and_given_up_when_asked_for, make_all_subtables,
-    memory_file, prefix, without_medium,
+    memory_file, prefix, while_opening_writes_data, without_medium,
 };
 use support::*;
 use terrane::media::Media;
@@ -401,6 +401,31 @@ fn large_values_survive_with_the_device() {
         assert!(db.check(|_| true).unwrap().is_clean());
         drop(t);
         db.close().unwrap();
+    }
+}
+
+/// The process dies, and the power fails while the next one opens the database: of what was durable nothing is written again.
+#[test]
+fn large_values_survive_a_power_failure_while_opening_too() {
+    let media = SimMedia::new(5);
+    let db = open(&media, &with_log()).unwrap();
+    let t = db.create_subtable("a", tiny_table()).unwrap();
+    let value = |n: u8| vec![n; 20_000];
+    (0..20).for_each(|n| t.put(&[n], &value(n)).unwrap());
+    let image = media.image();
+    drop((t, db));
+    media.shutdown();
+    let mut images = while_opening_writes_data(&image, &without_medium());
+    images.push(image);
+    for (seed, image) in (0..).zip(&images) {
+        for kind in POWER {
+            let media = image.crash(kind, seed);
+            let db = open(&media, &without_medium()).unwrap();
+            let t = db.subtable("a").unwrap();
+            (0..20).for_each(|n| assert_eq!(t.get(&[n]).unwrap(), Some(value(n)), "{n}, {kind:?}, {seed}"));
+            drop(t);
+            db.close().unwrap();
+        }
     }
 }
 

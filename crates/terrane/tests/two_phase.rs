@@ -5,6 +5,7 @@ mod support;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use support::pairs::while_opening_writes_data;
 use support::*;
 use terrane::media::sim::{CrashKind, Image, SimMedia};
 use terrane::media::{Media, OpenMode};
@@ -39,6 +40,37 @@ fn crashed(media: &Arc<SimMedia>, db: Db, kind: CrashKind) -> (Arc<SimMedia>, Db
     drop(db);
     let db = open(&next, &options()).unwrap();
     (next, db)
+}
+
+/// The process dies behind a commit that is not synced, and the power fails while the next one opens the database: what was prepared durably
+/// is whole, whether the commit is there or not.
+#[test]
+fn a_prepared_large_value_survives_a_power_failure_while_opening() {
+    let (media, db, t) = rig();
+    let value = |n: u8| vec![n; 20_000];
+    let mut txn = begin(&db);
+    (0..20).for_each(|n| txn.put(&t, &[n], &value(n)).unwrap());
+    txn.prepare(b"x").unwrap();
+    db.commit_prepared(b"x", Durability::Buffered).unwrap();
+    let image = media.image();
+    media.shutdown();
+    drop((t, db));
+    let mut images = while_opening_writes_data(&image, &options());
+    images.push(image);
+    for (seed, image) in (0..).zip(&images) {
+        for kind in [CrashKind::PowerLost, CrashKind::PowerKept, CrashKind::PowerTorn, CrashKind::PowerWords]
+        {
+            let media = image.crash(kind, seed);
+            let db = open(&media, &options()).unwrap();
+            if !db.prepared().is_empty() {
+                db.commit_prepared(b"x", Durability::Sync).unwrap();
+            }
+            let t = db.subtable("t0").unwrap();
+            (0..20).for_each(|n| assert_eq!(t.get(&[n]).unwrap(), Some(value(n)), "{n}, {kind:?}, {seed}"));
+            drop(t);
+            db.close().unwrap();
+        }
+    }
 }
 
 #[test]

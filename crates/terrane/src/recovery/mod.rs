@@ -177,8 +177,10 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let space = Arc::new(survey.finish()?);
     // Records that only the tail has are about to become durable: the large values that they refer to go first, written again
     // since the flush that should have come before may have failed.
+    // On a device they are durable, and what refers to them there too: a power failure would tear what it has.
+    let on_device = in_memory.as_ref().is_some_and(|found| found.chains.space().is_on_device());
     let unproved = replayed.as_mut().map(|r| std::mem::take(&mut r.unproved)).unwrap_or_default();
-    if !unproved.is_empty() {
+    if !unproved.is_empty() && !on_device {
         unproved.iter().try_for_each(|v| space.rewrite_value(v))?;
         space.sync_all()?;
     }

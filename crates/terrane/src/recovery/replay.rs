@@ -8,7 +8,7 @@
 //! Of several errors the one that comes first in the log is reported. Those of the tasks come before the reader's, who
 //! has gone on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,6 +47,8 @@ struct Shared {
     failed: Mutex<Option<(Lsn, Error)>>,
     /// Large values that records refer to, each with the end of its entry.
     values: Mutex<Vec<(Lsn, ValueRef)>>,
+    /// Numbers of those that prepares refer to, each with the end of its entry.
+    prepared_values: Mutex<Vec<(Lsn, u64)>>,
     stages: Mutex<Stages>,
     /// From where to where the log lacks commits, all in all.
     gap: Mutex<Range<Lsn>>,
@@ -95,6 +97,7 @@ pub(super) fn replay(
         done: Signal::new(),
         failed: Mutex::new(None),
         values: Mutex::default(),
+        prepared_values: Mutex::default(),
         stages: Mutex::default(),
         gap: Mutex::new(0..0),
     });
@@ -124,7 +127,11 @@ pub(super) fn replay(
         let end = prepared.lsn + entry_len(prepared.body.len());
         values.extend(prepared.values.iter().map(|v| (end, v.clone())));
     }
-    values.retain(|(end, _)| *end > log.segments_end());
+    // What the record of a prepare in a segment refers to was flushed before, whatever the tail repeats of it.
+    let mut flushed = std::mem::take(&mut *shared.prepared_values.lock());
+    flushed.retain(|(end, _)| *end <= log.segments_end());
+    let flushed: HashSet<u64> = flushed.into_iter().map(|(_, id)| id).collect();
+    values.retain(|(end, v)| *end > log.segments_end() && !flushed.contains(&v.id));
     // Chunks end in any order; a seed gives one history.
     values.sort_unstable_by_key(|(end, v)| (*end, v.id));
     let unproved = values.into_iter().map(|(_, v)| v).collect();
@@ -195,7 +202,9 @@ impl Shared {
             ),
             _ => (Last::Ended, Vec::new()),
         };
-        self.stages.lock().see(stage.xid, lsn, lsn + entry_len(body.len()), entry, values);
+        let end = lsn + entry_len(body.len());
+        self.prepared_values.lock().extend(values.iter().map(|v| (end, v.id)));
+        self.stages.lock().see(stage.xid, lsn, end, entry, values);
         match header.kind {
             EntryKind::Commit => self.insert_ops(lsn, stage.ops, body.len()),
             _ => Ok(()),
@@ -209,7 +218,7 @@ impl Shared {
             match self.targets.get(&op.subtable) {
                 Some(t) if !t.is_persisted(lsn) => {
                     if op.kind == Kind::ValueRef {
-                        // If a chain has it too: nothing proves that it was flushed.
+                        // If a chain has it too: in the page cache nothing proves that it was flushed.
                         let value = ValueRef::decode(op.value)?;
                         self.values.lock().push((lsn + entry_len(body_len), value));
                     }

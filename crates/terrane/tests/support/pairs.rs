@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
-use terrane::media::sim::{CrashKind, Image};
+use terrane::media::sim::{CrashKind, Image, OpInfo, OpKind, SimMedia};
 use terrane::media::{Media, OpenMode};
 use terrane::{Db, Durability, ErrorKind, Options, ReadOptions, Subtable, WriteBatch};
 
@@ -34,6 +35,23 @@ pub fn put(db: &Db, tables: &[&Subtable], numbers: Range<u64>, durability: Durab
         }
         db.write(batch, durability).unwrap();
     }
+}
+
+/// What the machine had whenever a database that opened `image` was about to write to its data files.
+pub fn while_opening_writes_data(image: &Image, options: &Options) -> Vec<Image> {
+    let media = image.crash(CrashKind::Process, 1);
+    let images = Arc::new(Mutex::new(Vec::new()));
+    let sink = images.clone();
+    media.on_op(Some(Arc::new(move |m: &SimMedia, op: &OpInfo<'_>| {
+        let name = op.path.file_name().unwrap_or_default().to_string_lossy();
+        if matches!(op.kind, OpKind::Write | OpKind::Sync) && name.starts_with("data-") {
+            sink.lock().unwrap().push(m.image());
+        }
+    })));
+    drop(open(&media, options).unwrap());
+    media.on_op(None);
+    media.shutdown();
+    std::mem::take(&mut *images.lock().unwrap())
 }
 
 /// Makes as many subtables as may be made, every third with a record; returns how many.
