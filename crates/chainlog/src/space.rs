@@ -49,7 +49,27 @@ impl Space {
         uuid: [u8; 16],
         device: u32,
     ) -> Result<Arc<Space>> {
-        Space::on(Halloc::open(media, path, mode, uuid, device)?)
+        Space::open_since(media, path, mode, uuid, device, 0)
+    }
+
+    /// As [`Space::open`], of a memory that was at this [`Space::opening`] or a later one.
+    ///
+    /// # Errors
+    /// As there; [`terrane_base::ErrorKind::Stale`] for a copy from before.
+    pub fn open_since(
+        media: &dyn Media,
+        path: &Path,
+        mode: PmemMode,
+        uuid: [u8; 16],
+        device: u32,
+        opening: u64,
+    ) -> Result<Arc<Space>> {
+        Space::on(Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, opening)?)
+    }
+
+    /// How often the memory was opened and closed: see [`Halloc::opening`].
+    pub fn opening(&self) -> u64 {
+        self.halloc.opening()
     }
 
     /// As [`Space::open`], of a memory that is open.

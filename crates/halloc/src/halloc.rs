@@ -111,14 +111,21 @@ impl Halloc {
     /// the machine stopped while it was open in the page cache, or if a flush of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with
     /// ([`Media::map_pmem`]).
     pub fn open(media: &dyn Media, path: &Path, mode: PmemMode, uuid: [u8; 16], device: u32) -> Result<Self> {
-        Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device)
+        Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, 0)
     }
 
-    /// As [`Halloc::open`], on a memory that is mapped already.
+    /// As [`Halloc::open`], on a memory that is mapped already, and that was at this [`Halloc::opening`] or a later one: a copy from before lacks
+    /// what was stored since.
     ///
     /// # Errors
-    /// As [`Halloc::open`], but for those of mapping.
-    pub fn open_on(media: &dyn Media, pmem: Arc<dyn Pmem>, uuid: [u8; 16], device: u32) -> Result<Self> {
+    /// As [`Halloc::open`], but for those of mapping; [`ErrorKind::Stale`] too for such a copy, which stays as it is.
+    pub fn open_on(
+        media: &dyn Media,
+        pmem: Arc<dyn Pmem>,
+        uuid: [u8; 16],
+        device: u32,
+        opening: u64,
+    ) -> Result<Self> {
         let (path, mode) = (pmem.path().to_owned(), pmem.mode());
         let path = &*path;
         let mut beginning = [0; MAX_HEADER];
@@ -150,7 +157,14 @@ impl Halloc {
         let boot_id = media.boot_id();
         check_trusted(last, boot_id).map_err(|e| e.with_file(path))?;
         let on_device = mode == PmemMode::Dax;
-        let opening = last.map_or(0, |s| s.opening) + 1;
+        let before = last.map_or(0, |s| s.opening);
+        if before < opening {
+            let what = "this is a copy of the memory from before it was last open: what was stored since is elsewhere";
+            return Err(Error::new(ErrorKind::Stale, what)
+                .with_file(path)
+                .with_hint("open the database with the memory itself, where it was moved to"));
+        }
+        let opening = before + 1;
         let state = PmState { opening, boot_id, clean: false, lost: false, on_device };
         // Who died may have stored the newest copy and no more: it is durable before the other one is touched.
         pmem.flush(slots[1] as usize, STATE_BYTES)?;
@@ -169,6 +183,11 @@ impl Halloc {
             PoolKind::Memtables => 1,
             PoolKind::Zones => 2,
         }]
+    }
+
+    /// How often the memory was opened and closed, with this time: no copy of it from before has as high a number.
+    pub fn opening(&self) -> u64 {
+        self.state.opening
     }
 
     /// The memory itself.

@@ -376,7 +376,7 @@ fn an_allocation_takes_one_read_one_flush_and_one_fence() {
     let media = machine();
     let inner = media.map_pmem(path(), PmemMode::Dax).unwrap();
     let pmem = Arc::new(CountingPmem::new(inner, false));
-    let (halloc, _) = costs(&pmem, || Halloc::open_on(&*media, pmem.clone(), UUID, 3).unwrap());
+    let (halloc, _) = costs(&pmem, || Halloc::open_on(&*media, pmem.clone(), UUID, 3, 0).unwrap());
     let zones = halloc.pool(PoolKind::Zones);
     for _ in 0..3 {
         // The link to the next free one is the only thing that is read.

@@ -170,6 +170,8 @@ fn unfinished(media: &dyn Media, path: &Path) -> Result<PathBuf> {
     name.push(".new");
     let name = PathBuf::from(name);
     if media.exists(&name)? {
+        // Nobody has it open, as somebody may who gave a memory such a name.
+        let _nobodys = media.lock(&name)?;
         media.remove_file(&name)?;
     }
     Ok(name)

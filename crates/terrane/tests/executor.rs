@@ -10,8 +10,8 @@ use support::{on_medium, stand_in};
 use terrane::media::Media;
 use terrane::media::real::{RealMedia, RealOptions};
 use terrane::{
-    Core, Db, Durability, ErrorKind, ExecutorOptions, Lane, Options, Polled, Subtable, SubtableOptions,
-    Taken, TransactionOptions, WriteBatch,
+    Core, Db, Durability, ErrorKind, ExecutorOptions, Lane, Medium, Options, Polled, Subtable,
+    SubtableOptions, Taken, TransactionOptions, WriteBatch,
 };
 
 /// Two cores, whatever the machine has.
@@ -237,6 +237,38 @@ fn requests_of_a_lane_come_in_order_and_see_what_was_written_before() {
     assert_eq!(lane.get(&table, b"k", 0).unwrap(), Taken::Yes);
     lane.wait().unwrap();
     assert_eq!(lane.answers(|_, got| assert_eq!(got.unwrap(), Some(&b"mine"[..]))), 1);
+}
+
+/// Work may write more than there is memory: its core keeps none of what has been written out since its last lookup.
+#[test]
+fn a_core_keeps_no_memtable_while_it_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let medium = Medium::Pmem(stand_in(8 << 20));
+    let db = Db::open(dir.path(), Options::new().cache_bytes(8 << 20).medium(medium)).unwrap();
+    let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
+    let fill = |table: &Subtable| (0..2000).for_each(|n| table.put(&key(n), &[1; 1000]).unwrap());
+    fill(&table);
+    let full = db.stats().pmem_used;
+    let executor = db.executor(one()).unwrap();
+    let mut lane = executor.lane(8).unwrap();
+    assert_eq!(lane.get(&table, &key(1), 0).unwrap(), Taken::Yes);
+    let (own, theirs) = (table.clone(), db.clone());
+    let run = lane.run(&table, b"k", 1, move |_, _| {
+        own.flush()?;
+        theirs.wait_idle()?;
+        Ok(Some(theirs.stats().pmem_used.to_le_bytes().to_vec()))
+    });
+    assert_eq!(run.unwrap(), Taken::Yes);
+    let mut left = None;
+    while lane.under_way() > 0 {
+        lane.wait().unwrap();
+        lane.answers(|token, got| {
+            if token == 1 {
+                left = got.unwrap().map(|b| u64::from_le_bytes(b.try_into().unwrap()));
+            }
+        });
+    }
+    assert!(left.unwrap() < full / 4, "{left:?} of {full} bytes are left");
 }
 
 #[test]

@@ -529,6 +529,101 @@ fn a_copy_of_the_directory_does_not_open_a_memory_that_is_in_use() {
     }
 }
 
+/// A copy of the memory alone lacks what was committed since it was made, in the place of the memory too.
+#[test]
+fn a_memory_from_before_is_refused_and_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, old, new) = (dir.path().join("db"), dir.path().join("old"), dir.path().join("new"));
+    let at = |path| {
+        let memory = tiny_memory().mode(PmemMode::StandIn).path(path);
+        tiny_without_medium().medium(Medium::Pmem(memory))
+    };
+    let opened = Db::open(&db, at(&old)).unwrap();
+    let table = opened.create_subtable("t", tiny_table()).unwrap();
+    table.put(b"k", b"before").unwrap();
+    drop(table);
+    opened.close().unwrap();
+    std::fs::copy(&old, &new).unwrap();
+    let opened = Db::open(&db, tiny_without_medium().pmem_path(&new)).unwrap();
+    opened.subtable("t").unwrap().put(b"k", b"since").unwrap();
+    opened.close().unwrap();
+    // More than once, for an opening counts itself.
+    for _ in 0..4 {
+        let e = Db::open(&db, at(&old)).unwrap_err();
+        assert_eq!((e.kind(), e.file()), (ErrorKind::Stale, Some(&*old)), "{e}");
+        assert!(e.hint().is_some_and(|h| h.contains("moved to")), "{e}");
+    }
+    let opened = Db::open(&db, tiny_without_medium()).unwrap();
+    assert_eq!(opened.subtable("t").unwrap().get(b"k").unwrap().as_deref(), Some(&b"since"[..]));
+    opened.close().unwrap();
+}
+
+/// A batch to more subtables than there are zones for is refused at once: nothing that is written out would make room for it.
+#[test]
+fn a_batch_to_more_subtables_than_memory_has_room_for_is_refused_at_once() {
+    let media = SimMedia::new(6);
+    let db = open(&media, &with_memory()).unwrap();
+    let mut tables = Vec::new();
+    while let Ok(t) = db.create_subtable(&format!("t{}", tables.len()), tiny_table()) {
+        tables.push(t);
+    }
+    let to = |count: usize| {
+        let mut batch = WriteBatch::new();
+        tables[..count].iter().for_each(|t| batch.put(t, b"k", &[count as u8]).unwrap());
+        db.write(batch, Durability::Buffered)
+    };
+    let zones = (db.stats().pmem_bytes / (32 << 10)) as usize;
+    assert!(tables.len() > zones, "{} tables, {zones} zones", tables.len());
+    let e = to(zones).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::LimitExceeded, "{e}");
+    assert_eq!(db.stats().flushes, 0);
+    // So many fit, again and again.
+    for _ in 0..3 {
+        to(zones - zones / 8).unwrap();
+    }
+    assert_eq!(tables[0].get(b"k").unwrap().unwrap(), [(zones - zones / 8) as u8]);
+}
+
+/// A file that has the name which an unfinished memory would have, and is a memory in use, stays.
+#[test]
+fn a_memory_in_use_is_not_taken_for_what_is_left_of_making_another() {
+    let media = SimMedia::new(6);
+    let at = |path: &str| tiny_without_medium().medium(Medium::Pmem(tiny_memory().path(path)));
+    let open_at = |dir: &str, path: &str| Db::open_on(media.clone() as Arc<dyn Media>, dir, at(path));
+    let db = open_at("/b", "/a.new").unwrap();
+    db.create_subtable("t", tiny_table()).unwrap().put(b"k", b"v").unwrap();
+    let e = open_at("/a-db", "/a").unwrap_err();
+    assert_eq!((e.kind(), e.file()), (ErrorKind::Locked, Some(Path::new("/a.new"))), "{e}");
+    db.close().unwrap();
+    let db = open_at("/b", "/a.new").unwrap();
+    assert_eq!(db.subtable("t").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+/// Writers go on while a check reads what memory they need.
+#[test]
+fn a_check_keeps_no_memory_while_it_reads_files() {
+    let media = SimMedia::new(8);
+    let db = open(&media, &with_memory()).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    let fill = |from: u64| (from..from + 2000).for_each(|n| t.put(&key(n), &[1; 500]).unwrap());
+    (0..6).for_each(|n| fill(n * 2000));
+    t.flush().unwrap();
+    db.wait_idle().unwrap();
+    (0..1000).for_each(|n| t.put(&key(n), &[2; 500]).unwrap());
+    assert!(db.stats().pmem_used > 8 * (32 << 10));
+    let mut least = u64::MAX;
+    let report = db.check(|progress| {
+        if progress.bytes > 0 {
+            t.put(b"more", b"v").unwrap();
+            t.flush().unwrap();
+            least = least.min(db.stats().pmem_used);
+        }
+        true
+    });
+    assert!(report.unwrap().is_clean());
+    assert!(least <= 4 * (32 << 10), "{least} bytes of memory in use at least");
+}
+
 /// A stand-in for a device does not outlive the machine, and says so instead of showing what is left.
 #[test]
 fn what_stands_for_a_device_is_refused_after_the_machine_stopped_unless_it_was_closed() {

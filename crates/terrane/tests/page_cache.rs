@@ -277,6 +277,35 @@ fn with_many_subtables_it_opens_after_a_power_failure() {
     }
 }
 
+/// One that is asked for, in place of a lost one, and is too small for the subtables that there are: refused before anything is given up.
+#[test]
+fn a_memory_is_not_made_anew_with_too_little_room_for_the_subtables() {
+    let media = SimMedia::new(10);
+    let of = |mib: u64| {
+        let memory = PmemOptions::new(mib << 20).zone_bytes(64 << 10).mode(PmemMode::PageCache);
+        without_medium().medium(Medium::Pmem(memory))
+    };
+    let db = open(&media, &of(12)).unwrap();
+    for n in 0..200 {
+        db.create_subtable(&format!("t{n}"), tiny_table()).unwrap();
+    }
+    db.subtable("t7").unwrap().put(b"k", b"v").unwrap();
+    db.sync().unwrap();
+    let image = media.image();
+    drop(db);
+    media.shutdown();
+    let media = image.crash(CrashKind::PowerLost, 1);
+    let before = media.list(Path::new(DIR)).unwrap().len();
+    let e = open(&media, &of(4)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::LimitExceeded, "{e}");
+    assert_eq!(media.list(Path::new(DIR)).unwrap().len(), before);
+    for options in [of(12), without_medium()] {
+        let db = open(&media, &options).unwrap();
+        assert_eq!(db.subtable("t7").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+        db.close().unwrap();
+    }
+}
+
 /// Of 96 zones three may be kept between commits. Who needs many finds those too.
 #[test]
 fn zones_that_threads_keep_are_there_for_who_runs_short() {

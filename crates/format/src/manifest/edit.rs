@@ -64,6 +64,8 @@ pub struct MemoryPlace {
     pub number: u32,
     /// A log trails behind it.
     pub has_log: bool,
+    /// How often it had been opened and closed when it was last opened: a copy from before is of no use. 0 if that was not noted.
+    pub opening: u64,
 }
 
 /// How a persistent memory is mapped.
@@ -350,6 +352,9 @@ impl Edit {
                 put_varint(b, place.zone_bytes);
                 put_varint(b, place.number.into());
                 b.push(u8::from(place.has_log));
+                if place.opening > 0 {
+                    put_varint(b, place.opening);
+                }
                 MEMORY
             }
             Edit::NextIds(next) => {
@@ -430,6 +435,7 @@ impl Edit {
                 zone_bytes: r.varint()?,
                 number: small(&mut r, "number of a persistent memory")?,
                 has_log: flag(&mut r)?,
+                opening: if r.is_at_end() { 0 } else { r.varint()? },
             }),
             NEXT_IDS => Edit::NextIds(NextIds {
                 extent: r.varint()?,

@@ -77,6 +77,16 @@ fn edits() -> Vec<Edit> {
             zone_bytes: 4 << 20,
             number: 3,
             has_log: true,
+            opening: 0,
+        }),
+        Edit::Memory(MemoryPlace {
+            path: b"pm".to_vec(),
+            mode: MemoryMode::Device,
+            bytes: 1 << 20,
+            zone_bytes: 0,
+            number: 0,
+            has_log: false,
+            opening: 1 << 40,
         }),
     ]
 }

@@ -198,6 +198,12 @@ impl Chains {
         Chain::most(&self.space)
     }
 
+    /// The most subtables of a commit, for each of which it sets a zone aside. Memtables may not have the last eighth of all.
+    pub(crate) fn most_subtables_of_a_commit(&self) -> u64 {
+        let zones = self.space.zone_count();
+        zones - zones / SPARE as u64
+    }
+
     /// The largest batch, in bytes of encoded operations, of a memory: with all that its records take beside them they fit an item, unless
     /// they are tiny.
     pub(crate) fn max_batch(space: &Space) -> u64 {
@@ -221,6 +227,11 @@ impl Chains {
         )
     }
 
+    /// So many subtables can there be where there are so many memtables.
+    pub(crate) fn most_subtables(memtables: u64) -> u64 {
+        memtables - memtables / SPARE as u64
+    }
+
     /// Whether there can be one subtable more: each memtable needs another one to freeze.
     ///
     /// # Errors
@@ -229,10 +240,12 @@ impl Chains {
         let (left, all) = self.space.memtables_left();
         match left > all / SPARE as u64 {
             true => Ok(()),
-            false => {
-                Err(Error::limit("memtables in persistent memory", all - left + 1, all - all / SPARE as u64)
-                    .with_hint("drop subtables, or create the database with more persistent memory"))
-            }
+            false => Err(Error::limit(
+                "memtables in persistent memory",
+                all - left + 1,
+                Chains::most_subtables(all),
+            )
+            .with_hint("drop subtables, or create the database with more persistent memory")),
         }
     }
 

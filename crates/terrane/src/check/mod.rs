@@ -118,6 +118,17 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
         if version.l0.len() > limit {
             self.note(format!("{} runs in L0, the limit is {limit}", version.l0.len()));
         }
+        // Memtables first: what is kept of them is memory that writers wait for. Values of records that they alone hold yet; superseded ones are
+        // whole too.
+        state.memtables.iter().flat_map(|m| m.values()).for_each(|value| self.value(&value));
+        for memtable in &state.memtables {
+            self.memtable(memtable);
+            if self.report.stopped {
+                return;
+            }
+        }
+        let version = state.version.clone();
+        drop(state);
         let runs: Vec<&Arc<Run>> = version.runs().map(|(_, r)| r).collect();
         let before = self.report.damage.len();
         for run in &runs {
@@ -126,19 +137,11 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
                 return;
             }
         }
-        // Values of records that only memtables hold yet; superseded ones are whole too.
-        state.memtables.iter().flat_map(|m| m.values()).for_each(|value| self.value(&value));
         // Across levels only if each level by itself can be read.
         if self.report.damage.len() == before
             && let Err(e) = self.newer_above_older(&runs)
         {
             self.damage(e);
-        }
-        for memtable in &state.memtables {
-            self.memtable(memtable);
-            if self.report.stopped {
-                return;
-            }
         }
     }
 

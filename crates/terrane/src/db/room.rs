@@ -36,7 +36,8 @@ impl Engine {
                 self.get_over_trouble(table)?;
             }
         }
-        if self.memory.used() < self.memory.limit() {
+        // What names no subtable takes no memory: a prepare that a job writes again must not wait for jobs.
+        if self.memory.used() < self.memory.limit() || tables.is_empty() {
             return Ok(());
         }
         self.counters.full_waits.add(1);
@@ -62,6 +63,11 @@ impl Engine {
         if all > most {
             return Err(Error::limit("bytes of a batch in persistent memory", all, most)
                 .with_hint("split the batch, or use a transaction, which may be larger"));
+        }
+        let (subtables, most) = (tables.len() as u64, chains.most_subtables_of_a_commit());
+        if subtables > most {
+            return Err(Error::limit("subtables of a batch in persistent memory", subtables, most)
+                .with_hint("split the batch, or create the database with more persistent memory"));
         }
         if chains.have_long_chains() {
             for table in tables {
@@ -92,11 +98,15 @@ impl Engine {
         let (mut patience, mut flushes) = (PATIENCE, self.counters.flushes.get());
         let outcome = loop {
             self.retry_all();
-            let mut failed = None;
+            let (mut failed, mut short) = (None, None);
             for table in self.tables.load().all() {
-                // Where commits of dozens of epochs are on their way, their end is what is waited for.
-                let e = self.freeze_now(table).err().filter(|e| e.kind() != ErrorKind::LimitExceeded);
-                failed = e.or(failed);
+                match self.freeze_now(table).map_err(|e| (e.kind(), e)) {
+                    // Where commits of dozens of epochs are on their way, their end is what is waited for.
+                    Ok(()) | Err((ErrorKind::LimitExceeded, _)) => {}
+                    // There is no memtable to go on with, until one of those that were frozen is written out.
+                    Err((ErrorKind::OutOfSpace, e)) => short = Some(e),
+                    Err((_, e)) => failed = Some(e),
+                }
             }
             self.schedule_flushes();
             self.schedule_compactions();
@@ -122,7 +132,8 @@ impl Engine {
                 // What that freed others were quicker to take, and it comes free again.
                 (patience, flushes) = (PATIENCE, self.counters.flushes.get());
             }
-            if ended.is_none() && !any_more && patience > 0 {
+            let no_more = !any_more || short.is_some();
+            if ended.is_none() && no_more && patience > 0 {
                 // Commits on their way hold what they saw of subtables, and with it memtables that have been written out since. And others may
                 // have had what became free.
                 patience -= 1;
@@ -131,8 +142,8 @@ impl Engine {
                     Err(e) => ended = Some(e),
                 }
             }
-            if ended.is_some() || !any_more {
-                break Err(ended.or_else(|| self.holder_of_memory()));
+            if ended.is_some() || no_more {
+                break Err(ended.or_else(|| self.holder_of_memory()).or(short));
             }
         };
         self.counters.full_wait_nanos.add((self.media.now() - began).as_nanos() as u64);
@@ -241,7 +252,7 @@ impl Engine {
             if self.memory.used() < self.memory.limit() {
                 return true;
             }
-            refused = tables.iter().find_map(|t| self.refusal(t));
+            refused = self.check_writable().err().or_else(|| tables.iter().find_map(|t| self.refusal(t)));
             // Nothing queued and nothing running, or nothing that could be written out: waiting would free nothing.
             refused.is_some() || !self.is_at_work() || self.tables.load().all().all(|t| t.frozen().is_empty())
         })?;

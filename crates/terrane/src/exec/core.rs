@@ -340,8 +340,9 @@ impl<'e> Running<'e> {
             served.count(&key);
         }
         self.core.load.count();
-        // It may take its time.
+        // It may take its time, and wait for memory that states keep.
         self.core.stay = None;
+        self.core.tables.let_go(true);
         let core = &mut self.core;
         let outcome = unharmed(|| work(core, &key)).unwrap_or_else(|| {
             Err(Error::invalid("the work that was sent to a core panicked")

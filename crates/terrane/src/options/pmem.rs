@@ -105,7 +105,8 @@ impl PmemOptions {
     /// It bounds two things that go into main memory: the indexes of memtables, which may take as much; and, where there is a log behind it, what an
     /// opening takes from that which finds the memory gone, or (in the page cache) from before a power failure: all records that were not written out
     /// yet. So it is for memories that are as large as main memory or larger. The less it is, the smaller are the runs that are written
-    /// out, and the more is rewritten for each record. It may be another choice at each opening; one without a medium
+    /// out, and the more is rewritten for each record. Memtables take whole zones of it ([`PmemOptions::new`]): with less than some zones for each
+    /// subtable that is written to, they are written out with next to nothing in them. It may be another choice at each opening; one without a medium
     /// ([`crate::Options::medium`]), as the program's, has the default.
     #[must_use]
     pub fn memtable_bytes(mut self, bytes: u64) -> Self {

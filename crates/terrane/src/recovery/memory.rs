@@ -49,6 +49,19 @@ pub(super) struct Opened {
     pub(super) lock: Box<dyn LockGuard>,
 }
 
+impl Opened {
+    pub(super) fn new(
+        space: Arc<Space>,
+        lock: Box<dyn LockGuard>,
+        path: PathBuf,
+        place: MemoryPlace,
+        is_new: bool,
+    ) -> Self {
+        let place = MemoryPlace { opening: space.opening(), ..place };
+        Opened { space, place, path, is_new, lock }
+    }
+}
+
 /// What was found in a memory.
 pub(super) struct InMemory {
     pub(super) chains: Arc<Chains>,
@@ -110,7 +123,7 @@ pub(super) fn open(
             wanted
         }
         (Some(had), Some(Medium::Pmem(wanted))) => {
-            let wanted = MemoryPlace { number: had.number, ..recorded(wanted) };
+            let wanted = MemoryPlace { number: had.number, opening: had.opening, ..recorded(wanted) };
             let kind = |place: &MemoryPlace| (place.has_log, place.mode == MemoryMode::PageCache);
             if kind(had) != kind(&wanted) {
                 return Err(other_medium("another mode of memory, with a log or without one", dir));
@@ -150,6 +163,7 @@ fn recorded(wanted: &PmemOptions) -> MemoryPlace {
         zone_bytes: wanted.zone_bytes,
         number: 0,
         has_log,
+        opening: 0,
     }
 }
 

@@ -14,6 +14,7 @@ use terrane_format::batch::EntryKind;
 use terrane_format::manifest::{MemoryMode, MemoryPlace};
 use terrane_media::{LockGuard, Media, try_pmem};
 
+use crate::chains::Chains;
 use crate::levels::DbState;
 use crate::log::{Log, LogOptions, RecoverFrom, joined};
 use crate::options::PmemOptions;
@@ -40,7 +41,7 @@ impl Renewal<'_> {
     /// As [`Renewal::instead`]; what opening it fails with.
     pub(super) fn open(&self, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
         match self.own(&path, &place) {
-            Ok((space, lock)) => Ok(Opened { space, place, path, is_new: false, lock }),
+            Ok((space, lock)) => Ok(Opened::new(space, lock, path, place, false)),
             Err(e) => self.instead(e, path, place),
         }
     }
@@ -53,7 +54,9 @@ impl Renewal<'_> {
             return Err(Error::new(ErrorKind::NotFound, "there is no such file").with_file(path));
         }
         let lock = media.lock(path)?;
-        Ok((Space::open(media, path, mode_of(place.mode), self.uuid, place.number)?, lock))
+        let mode = mode_of(place.mode);
+        let space = Space::open_since(media, path, mode, self.uuid, place.number, place.opening)?;
+        Ok((space, lock))
     }
 
     /// A new memory, where `e` says that the one at this place is of no use and there may be another one.
@@ -82,8 +85,19 @@ impl Renewal<'_> {
     /// manifest has its number, and so before there is anything in it, this may be cut short and done again.
     pub(super) fn make(&self, path: PathBuf, place: MemoryPlace, ours: bool) -> Result<Opened> {
         let media = &**self.media;
-        // Where it cannot be, nothing is put aside for it.
-        try_pmem(media, &path, mode_of(place.mode))?;
+        let plan = PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan();
+        let (subtables, most) = (self.state.subtables.len() as u64, Chains::most_subtables(plan.memtables));
+        // Where it cannot be, nothing is given up for it.
+        if subtables > most {
+            return Err(Error::limit("subtables for a new persistent memory of this size", subtables, most)
+                .with_file(&path)
+                .with_hint(
+                    "make it larger (PmemOptions::new), or leave its size to the database (Options::medium)",
+                ));
+        }
+        if !ours {
+            try_pmem(media, &path, mode_of(place.mode))?;
+        }
         let mut put_aside = None;
         match media.exists(&path)? {
             true if ours => media.remove_file(&path)?,
@@ -94,9 +108,8 @@ impl Renewal<'_> {
             }
             false => {}
         }
-        let plan = PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan();
         // One that comes back later, from elsewhere, is told by its number.
-        let place = MemoryPlace { number: place.number + 1, ..place };
+        let place = MemoryPlace { number: place.number + 1, opening: 0, ..place };
         let created = Space::create(media, &path, &plan, self.uuid, place.number);
         if let (Err(_), Some(aside)) = (&created, &put_aside) {
             // As it was. If that fails too, it still lies there.
@@ -104,7 +117,7 @@ impl Renewal<'_> {
         }
         created?;
         let (space, lock) = self.own(&path, &place)?;
-        Ok(Opened { space, place, path, is_new: true, lock })
+        Ok(Opened::new(space, lock, path, place, true))
     }
 
     /// Whether the log is enough to go on without a device.
