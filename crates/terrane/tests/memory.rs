@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use support::*;
-use terrane::media::sim::{CrashKind, SimMedia};
+use terrane::media::sim::{CrashKind, Fault, FaultPlan, OpKind, SimMedia};
 use terrane::media::{Media, OpenMode};
 use terrane::{
     Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, SubtableOptions, TransactionOptions,
@@ -582,6 +582,29 @@ fn a_batch_to_more_subtables_than_memory_has_room_for_is_refused_at_once() {
         to(zones - zones / 8).unwrap();
     }
     assert_eq!(tables[0].get(b"k").unwrap().unwrap(), [(zones - zones / 8) as u8]);
+}
+
+/// The subtable is gone, and a write fails that says so of its commits: what it had comes back with the next one that does not.
+#[test]
+fn a_dropped_subtable_gives_its_memory_back_though_the_manifest_could_not_be_written() {
+    let media = SimMedia::new(9);
+    let db = open(&media, &with_memory()).unwrap();
+    let t = db.create_subtable("t", tiny_table()).unwrap();
+    let other = db.create_subtable("other", tiny_table()).unwrap();
+    (0..1000).for_each(|n| t.put(&key(n), &[2; 500]).unwrap());
+    (0..20).for_each(|n| t.put(&key(n), &[3; 9000]).unwrap());
+    let (used, data) = (db.stats().pmem_used, db.stats().data_used);
+    drop(t);
+    // The first write says that the subtable is dropped, the second one only that the file ends there.
+    media.set_fault(Some(FaultPlan::nth(2, Fault::Io).only(&[OpKind::Write]).files("manifest")));
+    db.drop_subtable("t").unwrap();
+    media.set_fault(None);
+    assert_eq!(db.stats().pmem_used, used, "no write failed");
+    other.put(b"k", b"v").unwrap();
+    other.flush().unwrap();
+    db.wait_idle().unwrap();
+    let stats = db.stats();
+    assert!(stats.pmem_used < used / 4 && stats.data_used < data, "{stats:?}");
 }
 
 /// A file that has the name which an unfinished memory would have, and is a memory in use, stays.

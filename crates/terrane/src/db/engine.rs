@@ -22,6 +22,7 @@ use crate::db::homes::Estates;
 use crate::db::journal::Journal;
 use crate::db::pacing::Pacer;
 use crate::db::request::{Placed, Request};
+use crate::db::schema::Remains;
 use crate::db::snapshot::{Registered, Snapshot, SnapshotGuard, Snapshots};
 use crate::db::stats::Counters;
 use crate::db::table::{Super, Table};
@@ -90,6 +91,8 @@ pub(crate) struct Engine {
     /// The generation that log records of this opening carry.
     pub(crate) log_generation: u32,
     pub(crate) cache: Arc<Cache>,
+    /// Of dropped subtables, until the manifest says that what was committed to them is settled.
+    pub(crate) remains: Mutex<Vec<Remains>>,
     /// What executors' cores own, and where in the cache that is.
     pub(crate) estates: Estates,
     pub(crate) rows: Option<RowCache>,

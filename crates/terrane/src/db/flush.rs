@@ -89,6 +89,7 @@ impl Engine {
         table.persisted.store(end, Ordering::Release);
         // The edit says that all before `synced` is settled.
         memtable.not_needed(synced);
+        self.give_back_remains(synced);
         // Large values that only superseded records referred to.
         let kept: HashSet<u64> = values.iter().map(|v| v.id).collect();
         let mut dead = memtable.values();

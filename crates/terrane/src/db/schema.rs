@@ -5,18 +5,29 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrane_base::{Error, ErrorKind, Result, SubtableId};
+use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_format::limits;
 use terrane_format::manifest::Edit;
 use terrane_format::value_ref::ValueRef;
 
 use crate::db::engine::Engine;
 use crate::db::flush::Skip;
-use crate::db::table::Table;
+use crate::db::table::{Super, Table};
 use crate::levels::Version;
 use crate::memtable::Memtable;
 use crate::options::SubtableOptions;
 use crate::recovery::options::{from_record, to_record};
+
+/// What a subtable that was dropped had.
+#[derive(Debug)]
+pub(crate) struct Remains {
+    /// All commits to it are before this.
+    settled: Lsn,
+    /// Its large values, but for those of memtables.
+    values: Vec<ValueRef>,
+    /// When it was dropped, and as commits found it that were on their way.
+    states: [Arc<Super>; 2],
+}
 
 impl Engine {
     /// Large values that extents of a subtable refer to: those with these ids, or all.
@@ -110,36 +121,43 @@ impl Engine {
         self.tables.store(Arc::new(changed));
         // Commits that are on their way find what they write to in one of the two states. They are made durable before the space of
         // their large values is another's: one that is lost may leave a prepared transaction in doubt again, which needs them.
-        let settled = self.barrier().and_then(|()| self.sync_settled()).and_then(|settled| {
-            if self.journal.chains().is_some() {
-                // What those commits have in other subtables counts, whatever becomes of what they have here.
-                self.manifest.append(&[self.log_position(self.oldest_needed(settled, |_| None))])?;
+        if let Ok(settled) = self.barrier().and_then(|()| self.sync_settled()) {
+            self.remains.lock().push(Remains { settled, values, states: [state, table.state_full()] });
+            // What those commits have in other subtables counts, whatever becomes of what they have here. If that cannot be said now, whoever
+            // says so next gives back what there was.
+            let position = self.log_position(self.oldest_needed(settled, |_| None));
+            if self.journal.chains().is_none() || self.manifest.append(&[position]).is_ok() {
+                self.give_back_remains(settled);
+                self.journal.release_before(needed)?;
             }
-            Ok(settled)
-        });
-        if let Ok(settled) = settled {
-            if self.journal.chains().is_some() {
-                for state in [&state, &table.state_full()] {
-                    state.memtables.iter().for_each(|m| m.not_needed(settled));
-                }
-            }
-            // Large values, written out or not, go when the last reader has gone.
-            let mut all = values;
-            for state in [&state, &table.state_full()] {
-                all.extend(state.memtables.iter().flat_map(|m| m.values()));
-            }
-            all.sort_by_key(|v| v.id);
-            all.dedup_by_key(|v| v.id);
-            state.version.retire_all(all);
-            self.journal.release_before(needed)?;
         } else {
             // Nothing can be written any more, until the database is opened again. The subtable is gone all the same.
             state.version.retire_all(Vec::new());
         }
-        drop(state);
         // Writers may wait for memory that it held.
         self.progress.notify_all();
         Ok(())
+    }
+
+    /// The manifest says that all commits before `settled` are: gives back what dropped subtables had of memory and of large values.
+    pub(crate) fn give_back_remains(&self, settled: Lsn) {
+        let done: Vec<Remains> = {
+            let mut remains = self.remains.lock();
+            let (done, later) = std::mem::take(&mut *remains).into_iter().partition(|r| r.settled <= settled);
+            *remains = later;
+            done
+        };
+        for Remains { settled, values: mut all, states } in done {
+            let memtables = || states.iter().flat_map(|state| &state.memtables);
+            if self.journal.chains().is_some() {
+                memtables().for_each(|m| m.not_needed(settled));
+            }
+            // Large values, written out or not, go when the last reader has gone.
+            all.extend(memtables().flat_map(|m| m.values()));
+            all.sort_by_key(|v| v.id);
+            all.dedup_by_key(|v| v.id);
+            states[0].version.retire_all(all);
+        }
     }
 
     pub(crate) fn set_subtable_options(&self, table: &Table, options: SubtableOptions) -> Result<()> {

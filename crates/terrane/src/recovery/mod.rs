@@ -301,6 +301,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         }),
         heat_samples: AtomicU64::new(0),
         left: Default::default(),
+        remains: Mutex::default(),
         estates: Estates::default(),
         snapshots: Arc::default(),
         visible: AtomicU64::new(end - 1).into(),
