@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 use crate::Failure;
@@ -27,8 +27,9 @@ impl Own {
     fn end(&mut self) {
         for pid in std::mem::take(&mut self.workers) {
             if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-                // It may have ended by the same signal.
-                let _ = kill_process(pid, Signal::KILL);
+                // It may have ended by the same signal, and been waited for.
+                let _ = kill_process(pid, Signal::KILL)
+                    .and_then(|()| waitpid(Some(pid), WaitOptions::empty()).map(drop));
             }
         }
         for dir in std::mem::take(&mut self.dirs) {
@@ -67,7 +68,20 @@ impl Drop for Running {
 }
 
 /// A directory that is gone with this.
-pub(crate) struct Scratch(TempDir);
+pub(crate) struct Scratch {
+    dir: TempDir,
+    /// Behind it: it is known until it is gone.
+    _known: Known,
+}
+
+/// A directory that goes when the run is interrupted.
+struct Known(PathBuf);
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        OWN.lock().dirs.remove(&self.0);
+    }
+}
 
 impl Scratch {
     /// A fresh one within `parent` (made if it is not there), or within the system's.
@@ -79,7 +93,8 @@ impl Scratch {
         let mut own = OWN.lock();
         let dir = builder.tempdir_in(parent)?;
         own.dirs.insert(dir.path().to_owned());
-        Ok(Scratch(dir))
+        let _known = Known(dir.path().to_owned());
+        Ok(Scratch { dir, _known })
     }
 
     /// One for persistent memory, so many bytes of it: where there is a device, `pm_dir`; what stands for one in main memory where there is
@@ -101,13 +116,7 @@ impl Scratch {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        OWN.lock().dirs.remove(self.path());
+        self.dir.path()
     }
 }
 
@@ -130,7 +139,8 @@ mod tests {
             Own { dirs: BTreeSet::from([gone, ended.clone()]), workers: BTreeSet::from([worker.id()]) };
         own.end();
         assert!(!ended.exists());
-        assert!(!worker.wait().unwrap().success());
+        // It is waited for.
+        assert!(worker.try_wait().map_or(true, |status| status.is_some()));
         assert!(own.dirs.is_empty() && own.workers.is_empty());
     }
 

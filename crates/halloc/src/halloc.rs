@@ -104,7 +104,7 @@ impl Halloc {
     }
 
     /// Opens the memory that is number `device` of the database `uuid`, and writes down that it is open. Some ten milliseconds for a million
-    /// objects, and those of mapping the file. Nobody else may have it open: the database's lock sees to that.
+    /// objects, and those of mapping the file. Nobody else may have it open: a lock on its file sees to that.
     ///
     /// # Errors
     /// [`ErrorKind::Corruption`] if something of it is damaged; [`ErrorKind::InvalidArgument`] if it is another database's; [`ErrorKind::Stale`] if it has another number, if
@@ -162,7 +162,7 @@ impl Halloc {
             let what = "this is a copy of the memory from before it was last open: what was stored since is elsewhere";
             return Err(Error::new(ErrorKind::Stale, what)
                 .with_file(path)
-                .with_hint("open the database with the memory itself, where it was moved to"));
+                .with_hint("open the database with the memory itself; one that is put back from a backup needs the directory from then too"));
         }
         let opening = before + 1;
         let state = PmState { opening, boot_id, clean: false, lost: false, on_device };

@@ -246,7 +246,7 @@ fn a_core_keeps_no_memtable_while_it_works() {
     let medium = Medium::Pmem(stand_in(8 << 20));
     let db = Db::open(dir.path(), Options::new().cache_bytes(8 << 20).medium(medium)).unwrap();
     let table = db.create_subtable("t", SubtableOptions::new()).unwrap();
-    let fill = |table: &Subtable| (0..2000).for_each(|n| table.put(&key(n), &[1; 1000]).unwrap());
+    let fill = |table: &Subtable| (0..3000).for_each(|n| table.put(&key(n), &[1; 1000]).unwrap());
     fill(&table);
     let full = db.stats().pmem_used;
     let executor = db.executor(one()).unwrap();

@@ -551,7 +551,7 @@ fn a_memory_from_before_is_refused_and_stays_as_it_is() {
     for _ in 0..4 {
         let e = Db::open(&db, at(&old)).unwrap_err();
         assert_eq!((e.kind(), e.file()), (ErrorKind::Stale, Some(&*old)), "{e}");
-        assert!(e.hint().is_some_and(|h| h.contains("moved to")), "{e}");
+        assert!(e.hint().is_some_and(|h| h.contains("backup")), "{e}");
     }
     let opened = Db::open(&db, tiny_without_medium()).unwrap();
     assert_eq!(opened.subtable("t").unwrap().get(b"k").unwrap().as_deref(), Some(&b"since"[..]));

@@ -486,7 +486,7 @@ impl Engine {
     pub(crate) fn flush_table(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
         table.check_alive()?;
         self.check_writable()?;
-        self.freeze_now(table)?;
+        self.freeze_or_wait(table)?;
         // What is frozen by others from here on is not waited for: writers may go on for ever.
         self.retry(table, true);
         let Some(newest) = table.frozen().last().map(|m| m.generation()) else { return Ok(()) };

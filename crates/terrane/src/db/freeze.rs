@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrane_base::{Lsn, Result, SubtableId};
+use terrane_base::{ErrorKind, Lsn, Result, SubtableId};
 
 use crate::db::engine::{Engine, Tables};
 use crate::db::journal::Journal;
@@ -47,10 +47,39 @@ impl Engine {
     /// As [`Engine::freeze_active`], but waits for a freezer at work.
     ///
     /// # Errors
-    /// [`terrane_base::ErrorKind::LimitExceeded`] while the device is stuck and dozens of epochs are unsettled.
+    /// [`ErrorKind::LimitExceeded`] while the device is stuck and dozens of epochs are unsettled; [`ErrorKind::OutOfSpace`] if persistent memory
+    /// has no memtable to go on with.
     pub(crate) fn freeze_now(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
         let _freezing = self.freezing.lock();
         self.freeze_locked(table)
+    }
+
+    /// As [`Engine::freeze_now`], but where there is no memtable to go on with it waits for flushes to free some.
+    ///
+    /// # Errors
+    /// As there; [`ErrorKind::OutOfSpace`] if none is freed.
+    pub(crate) fn freeze_or_wait(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
+        let mut is_last = false;
+        loop {
+            let flushes = self.counters.flushes.get();
+            let e = match self.freeze_now(table) {
+                Err(e) if e.kind() == ErrorKind::OutOfSpace && !is_last => e,
+                done => return done,
+            };
+            self.schedule_flushes();
+            let mut refused = None;
+            self.progress.wait_until(&*self.media, || {
+                refused = self.check_writable().err();
+                refused.is_some()
+                    || self.counters.flushes.get() != flushes
+                    || self.jobs.load(Ordering::Acquire) == 0
+            })?;
+            if refused.is_some() {
+                return Err(e);
+            }
+            // What is counted as flushed has gone when its job has ended.
+            is_last = self.counters.flushes.get() == flushes;
+        }
     }
 
     fn freeze_locked(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {

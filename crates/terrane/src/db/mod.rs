@@ -93,7 +93,8 @@ impl Db {
     /// [`ErrorKind::Locked`] if it is open already, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
     /// [`ErrorKind::Corruption`], [`ErrorKind::NewerFormat`], [`ErrorKind::InvalidArgument`], I/O errors. With persistent memory also
     /// [`ErrorKind::Unsupported`] where its file lies on no such device, [`ErrorKind::OutOfSpace`] if it cannot be made as large, and
-    /// [`ErrorKind::Stale`] for one that [stands for a device](crate::PmemMode::StandIn) and was open when the machine stopped.
+    /// [`ErrorKind::Stale`] for one that [stands for a device](crate::PmemMode::StandIn) and was open when the machine stopped, and for a copy from
+    /// before.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
         options.check()?;
         let compaction_threads = options.compaction_jobs();

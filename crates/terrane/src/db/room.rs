@@ -67,13 +67,13 @@ impl Engine {
         let (subtables, most) = (tables.len() as u64, chains.most_subtables_of_a_commit());
         if subtables > most {
             return Err(Error::limit("subtables of a batch in persistent memory", subtables, most)
-                .with_hint("split the batch, or create the database with more persistent memory"));
+                .with_hint("split the batch, or use a transaction, which may be larger"));
         }
         if chains.have_long_chains() {
             for table in tables {
                 let is_long = |records: &ChainRecords| Chains::is_long(records.index().chain());
                 if table.state().active().chain().is_some_and(is_long) {
-                    self.freeze_now(table)?;
+                    self.freeze_or_wait(table)?;
                 }
             }
         }

@@ -45,6 +45,9 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// So full may memory be before cores let go of it each time they do what is sent to them.
+const SHORT: f64 = 0.3;
+
 /// Runs foreign code; `None` if it panics, which the panic hook has reported then.
 fn unharmed<R>(foreign: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(foreign)) {
@@ -342,7 +345,9 @@ impl<'e> Running<'e> {
         self.core.load.count();
         // It may take its time, and wait for memory that states keep.
         self.core.stay = None;
-        self.core.tables.let_go(true);
+        if self.core.shared.engine.memory.fullness() > SHORT {
+            self.core.tables.let_go(true);
+        }
         let core = &mut self.core;
         let outcome = unharmed(|| work(core, &key)).unwrap_or_else(|| {
             Err(Error::invalid("the work that was sent to a core panicked")

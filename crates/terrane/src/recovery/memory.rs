@@ -321,17 +321,27 @@ impl InMemory {
         let exposed = end < self.end || !self.gap.is_empty();
         self.end = self.end.max(end);
         let end = self.end;
-        // In one order, for what is made takes numbers.
-        for (id, kind) in kinds {
+        // The newest chain goes on, unless the log has something behind its beginning: of that it would say that it has it.
+        let must_end = |id: &SubtableId, chained: &[Arc<Memtable>]| {
+            let newest = beside.get(id).and_then(|between| between.last());
+            newest.is_some_and(|(older, _)| *older == chained.len())
+        };
+        // In one order, for what is made takes numbers. Those first that cannot do without.
+        let mut order: Vec<_> = kinds.iter().collect();
+        order.sort_by_key(|(id, _)| !self.memtables.get(id).is_some_and(|chained| must_end(id, chained)));
+        for (id, kind) in order {
             let between = beside.get(id).map_or(&[][..], Vec::as_slice);
             if between.is_empty() && !exposed {
                 continue;
             }
             let Some(chained) = self.memtables.get_mut(id) else { continue };
-            let count = chained.len();
-            // The newest chain goes on, unless the log has something behind its beginning: of that it would say that it has it.
-            let must_end = between.last().is_some_and(|(older, _)| *older == count);
-            let next = match must_end || exposed {
+            let (count, must_end) = (chained.len(), must_end(id, chained));
+            let is_empty = chained.first().is_some_and(|newest| newest.is_empty());
+            if must_end && is_empty {
+                // Nothing was ever committed in it: it goes before another one is made, for there may be none to take.
+                chained.remove(0).not_needed(0);
+            }
+            let next = match must_end || (exposed && !is_empty) {
                 true => match self.chains.create(*id, end) {
                     Ok(chain) => Some(means.memtable(*kind, &self.chains, chain)),
                     Err(e) if !must_end && e.kind() == ErrorKind::OutOfSpace => None,
@@ -344,15 +354,10 @@ impl InMemory {
             let mut between = between.iter().peekable();
             for (older, memtable) in oldest_first.enumerate() {
                 all.extend(between.next_if(|(n, _)| *n == older).map(|(_, m)| m.clone()));
-                if older + 1 < count || next.is_none() {
-                    all.push(memtable);
-                } else if memtable.is_empty() {
-                    // Nothing was ever committed in it: it goes at once, for there may be no other one to take.
-                    memtable.not_needed(0);
-                } else {
+                if older + 1 == count && next.is_some() {
                     memtable.freeze(commits(&memtable).end);
-                    all.push(memtable);
                 }
+                all.push(memtable);
             }
             // There are some only behind a chain that ends.
             all.extend(between.map(|(_, m)| m.clone()));

@@ -7,7 +7,8 @@
 //!    parallel and needs no order, since versions carry their sequences.
 //! 4. Space: what neither the manifest nor a replayed record refers to is free. Nothing was allocated before. What a prepared
 //!    transaction needs whose end is not known durable stays until it is, at step 6.
-//! 5. Large values that only the tail's records refer to are written again and flushed: nothing else proves them.
+//! 5. Large values that only the tail's records refer to are written again and flushed: nothing else proves them. (On a device of persistent
+//!    memory they were flushed before.)
 //! 6. A higher log generation becomes durable in the manifest before the first byte is appended (design rule 3).
 //!
 //! # After a crash

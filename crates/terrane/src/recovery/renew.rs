@@ -68,8 +68,8 @@ impl Renewal<'_> {
         use ErrorKind::{Corruption, NotFound, Stale};
         let in_page_cache = place.mode == MemoryMode::PageCache;
         match e.kind() {
-            // Found out behind whose it is.
-            Stale if in_page_cache => self.make(path, place, true),
+            // Found out behind whose it is. One that it was not at before may be somebody's copy.
+            Stale if in_page_cache => self.make(path, place, self.was_at.is_none()),
             NotFound if in_page_cache && !self.was_moved => self.make(path, place, false),
             NotFound | Stale | Corruption if place.has_log && self.wanted => {
                 if !in_page_cache || self.was_moved {
@@ -91,9 +91,7 @@ impl Renewal<'_> {
         if subtables > most {
             return Err(Error::limit("subtables for a new persistent memory of this size", subtables, most)
                 .with_file(&path)
-                .with_hint(
-                    "make it larger (PmemOptions::new), or leave its size to the database (Options::medium)",
-                ));
+                .with_hint("make it larger (PmemOptions::new)"));
         }
         if !ours {
             try_pmem(media, &path, mode_of(place.mode))?;

@@ -156,8 +156,11 @@ impl OwnWrites {
             self.batch.large().iter().map(|put| put.key.len() + 64 + put.value.len() / (32 << 10));
         let bytes = self.batch.bytes() + references.sum::<usize>() + more;
         // What fits half of a zone, which is the largest batch, is a record of up to 16/3 as much where keys are tiny.
-        let share = if self.engine.journal.chains().is_some() { 3 } else { 2 };
-        self.is_spilled() || bytes as u64 > self.engine.options.max_batch_bytes() / share
+        let chains = self.engine.journal.chains();
+        let share = if chains.is_some() { 3 } else { 2 };
+        self.is_spilled()
+            || bytes as u64 > self.engine.options.max_batch_bytes() / share
+            || chains.is_some_and(|chains| self.tables.len() as u64 > chains.most_subtables_of_a_commit())
     }
 
     pub(crate) fn is_large(&self) -> bool {
