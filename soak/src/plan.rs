@@ -2,6 +2,7 @@
 //! knows what the child wrote without being told.
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use terrane::{
@@ -257,6 +258,7 @@ pub(crate) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
         l0_runs: [4, 8][rng.below(2) as usize],
         pmem_cache: true,
         simd: None,
+        flush_after: [None, Some(Duration::from_millis(20))][rng.below(2) as usize],
     };
     let mode = if rng.one_in(4) { CompactionMode::Check } else { CompactionMode::Cpu };
     let bytes = (4 << 20) << rng.below(2);

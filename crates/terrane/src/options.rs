@@ -4,6 +4,7 @@ mod pmem;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use terrane_base::{Error, Result};
 pub use terrane_cache::Swizzling;
@@ -82,6 +83,8 @@ pub struct Tuning {
     pub tail_bytes: usize,
     /// Unflushed tail bytes that start a background drain.
     pub drain_bytes: usize,
+    /// The longest that a commit waits for the log's flush when nobody asks for one.
+    pub flush_after: Option<Duration>,
     /// Log bytes kept before old memtables are flushed to release them; 0 = twice the memtable budget.
     pub log_budget: u64,
     /// Bytes of one data file.
@@ -109,12 +112,17 @@ pub struct Tuning {
     pub simd: Option<Simd>,
 }
 
+/// Less than Linux lets pass before it writes pages of a mapped file back by itself (30 seconds), and long enough for many commits to share
+/// a flush.
+const FLUSH_AFTER: Duration = Duration::from_secs(10);
+
 impl Default for Tuning {
     fn default() -> Self {
         Tuning {
             segment_bytes: 32 << 20,
             tail_bytes: 16 << 20,
             drain_bytes: 256 << 10,
+            flush_after: Some(FLUSH_AFTER),
             log_budget: 0,
             data_file_bytes: 1 << 30,
             extent_bytes: 2 << 20,
@@ -360,7 +368,7 @@ impl Options {
 /// When a commit is safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Returns when the commit survives the death of the process; a power failure may take the newest commits, but
+    /// Returns when the commit survives the death of the process; a power failure may take the newest commits, those of ten seconds at most, but
     /// always a suffix of them (in persistent memory on a device none). Costs no system call while the log's tail has room. In persistent memory on
     /// a device it is as `Sync`, unless a log trails behind ([`PmemOptions::trailing_log`]): then `Sync` waits for that too.
     #[default]

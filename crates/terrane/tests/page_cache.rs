@@ -7,12 +7,15 @@ mod support;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use support::pairs::*;
 use support::*;
 use terrane::media::Media;
 use terrane::media::sim::{CrashKind, Fault, FaultPlan, OpKind, SimMedia};
-use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, ReadOptions, WriteBatch};
+use terrane::{
+    Db, Durability, ErrorKind, Medium, Options, PmemMode, PmemOptions, ReadOptions, Tuning, WriteBatch,
+};
 
 fn in_the_page_cache() -> Options {
     without_medium().medium(Medium::Pmem(tiny_memory().mode(PmemMode::PageCache)))
@@ -302,6 +305,28 @@ fn a_memory_is_not_made_anew_with_too_little_room_for_the_subtables() {
     for options in [of(12), without_medium()] {
         let db = open(&media, &options).unwrap();
         assert_eq!(db.subtable("t7").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+        db.close().unwrap();
+    }
+}
+
+/// Nobody asks for a flush of the log, and too little is written for one: it comes by itself.
+#[test]
+fn what_is_committed_does_not_wait_for_more() {
+    let memory = || tiny_memory().mode(PmemMode::PageCache);
+    for medium in [Medium::Log, Medium::Pmem(memory())] {
+        let dir = tempfile::tempdir().unwrap();
+        let tuning = Tuning { flush_after: Some(Duration::from_millis(10)), ..TUNING };
+        let db = Db::open(dir.path(), Options::new().tuning(tuning).medium(medium)).unwrap();
+        let t = db.create_subtable("t", tiny_table()).unwrap();
+        for n in 0..3 {
+            let (before, began) = (db.stats().durable_lsn, Instant::now());
+            t.put(b"k", &[n]).unwrap();
+            while db.stats().durable_lsn == before {
+                assert!(began.elapsed() < Duration::from_secs(60), "{n}");
+                std::thread::yield_now();
+            }
+        }
+        drop(t);
         db.close().unwrap();
     }
 }

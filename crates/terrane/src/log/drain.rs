@@ -13,10 +13,14 @@
 //! all that was not proved durable, and nobody need ever have asked for a flush. Memtables that are written out have the
 //! log flushed more often than that, unless they are large.
 //!
-//! Advancing costs two stores and a fence. At most one task is queued to drain ([`terrane_media::Queued`]).
+//! And no commit waits longer than some seconds ([`LogOptions::flush_after`](super::LogOptions)), however little is written: a task that is
+//! queued with the first of them flushes all there are by then. It says that it is no longer queued and then looks how far the log is;
+//! advancing does it the other way round, both with a full fence in between, so one of the two sees the other.
+//!
+//! Advancing costs two stores, a fence and a load. At most one task is queued to drain ([`terrane_media::Queued`]), and one to flush.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use terrane_base::{Error, Lsn, Result};
 use terrane_media::Pool as Threads;
@@ -41,6 +45,25 @@ impl Shared {
         // A full fence: after it, `closed` is read (see `Log::close`), and whether a drain is queued.
         self.signal.notify_all();
         self.drain_ahead();
+        self.flush_in_a_while();
+    }
+
+    /// Has all of it flushed before long, unless somebody will. The caller has a SeqCst fence behind what it advanced.
+    fn flush_in_a_while(self: &Arc<Self>) {
+        let awaited = &self.drained.flush_awaited;
+        let Some(delay) = self.options.flush_after else { return };
+        if awaited.load(Ordering::Relaxed) || awaited.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shared = Arc::downgrade(self);
+        let job = move || {
+            let Some(shared) = shared.upgrade() else { return };
+            shared.drained.flush_awaited.store(false, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            // Failing poisons, or is a full device: who writes next hears of it.
+            let _later = shared.sync_to(shared.advanced.load(Ordering::Acquire));
+        };
+        self.media.spawn_after(Threads::Log, delay, "flush what waits", Box::new(job));
     }
 
     /// Queues a drain if one is due and none is queued. The caller has a SeqCst fence behind what it changed.

@@ -157,6 +157,8 @@ struct Drained {
     durable: AtomicU64,
     /// Of drains in the background.
     queued: Queued,
+    /// Of a flush that nobody waits for.
+    flush_awaited: AtomicBool,
 }
 
 impl Shared {
@@ -183,6 +185,7 @@ impl Shared {
                 written: AtomicU64::new(end),
                 durable: AtomicU64::new(end),
                 queued: Queued::new(),
+                flush_awaited: AtomicBool::new(false),
             }),
             preparing: AtomicBool::new(false),
             signal: Signal::new(),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use terrane_base::{Error, Result};
 use terrane_format::log::{FRAME_HEADER, LOG_SECTOR};
@@ -22,6 +23,8 @@ pub(crate) struct LogOptions {
     /// How much gathers in the tail before a background task writes it out, and the most that one write call carries.
     /// Default 256 KiB; a quarter of the ring if that is less.
     pub(crate) drain_bytes: usize,
+    /// The longest that an entry waits for its flush when nobody asks for one; `None` for ever.
+    pub(crate) flush_after: Option<Duration>,
     /// Called before frames are written to a segment: makes durable what the entries in them refer to (large values).
     /// If it fails, so does the write, and the log is poisoned. Called with the log locked: it must not call back.
     pub(crate) before_write: BeforeWrite,
@@ -50,6 +53,7 @@ impl LogOptions {
             segment_bytes: 32 << 20,
             tail_bytes: 16 << 20,
             drain_bytes: 256 << 10,
+            flush_after: None,
             before_write: Arc::new(|| Ok(())),
         }
     }

@@ -100,6 +100,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     log_options.segment_bytes = options.tuning.segment_bytes;
     log_options.tail_bytes = options.tuning.tail_bytes;
     log_options.drain_bytes = options.tuning.drain_bytes;
+    log_options.flush_after = options.tuning.flush_after;
     let mut renewal = Renewal {
         media: &media,
         log: &log_options,

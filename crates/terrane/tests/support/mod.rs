@@ -100,6 +100,8 @@ pub const TUNING: Tuning = Tuning {
     segment_bytes: 128 << 10,
     tail_bytes: 64 << 10,
     drain_bytes: 4 << 10,
+    // On a simulated machine that may be at once: then nothing would ever be lost.
+    flush_after: None,
     log_budget: 256 << 10,
     data_file_bytes: 4 << 20,
     extent_bytes: 32 << 10,

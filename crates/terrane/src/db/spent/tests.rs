@@ -33,7 +33,7 @@ fn put(table: &Subtable, keys: std::ops::Range<u32>) {
 }
 
 fn filled(above: u32, compact: bool) -> (Db, Subtable) {
-    let tuning = Tuning { compact, ..Tuning::default() };
+    let tuning = Tuning { compact, flush_after: None, ..Tuning::default() };
     let options = Options::new().memtable_bytes(32 << 20).cache_bytes(16 << 20).tuning(tuning);
     let db = Db::open_on(SimMedia::new(3), "/db", options).unwrap();
     let uncompressed = SubtableOptions::new().compression(Compression::None);
@@ -403,7 +403,9 @@ fn where_nothing_is_written_for_a_while_less_brings_it_down() {
 
 #[test]
 fn a_seek_counts_what_a_pass_spares() {
-    let options = Options::new().memtable_bytes(256 << 10).cache_bytes(16 << 20);
+    // (A flush of the log would have merges begin at other moments.)
+    let tuning = Tuning { flush_after: None, ..Tuning::default() };
+    let options = Options::new().memtable_bytes(256 << 10).cache_bytes(16 << 20).tuning(tuning);
     let db = Db::open_on(SimMedia::new(3), "/db", options).unwrap();
     let table = db.create_subtable("t", SubtableOptions::new().compression(Compression::None)).unwrap();
     let seeks = |n| {
