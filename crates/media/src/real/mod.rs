@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{Mode, OFlags};
 use terrane_base::{Error, ErrorKind, Result};
 
 use crate::error::{check_map_len, io_error};
@@ -23,6 +22,7 @@ use crate::{
     ReadRequest, Region, Thread,
 };
 
+mod dirs;
 mod file;
 mod lock;
 mod mapped;
@@ -32,6 +32,7 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
+use dirs::Dirs;
 use file::RealFile;
 use ring::Rings;
 
@@ -68,6 +69,7 @@ impl Default for RealOptions {
 pub struct RealMedia {
     pools: Pools,
     rings: Rings,
+    dirs: Dirs,
     boot_id: [u8; 16],
     start: Instant,
     pmem_cost: Option<PmemCost>,
@@ -92,6 +94,7 @@ impl RealMedia {
         Ok(Arc::new(RealMedia {
             pools: Pools::new(&options),
             rings: Rings::new(),
+            dirs: Dirs::default(),
             boot_id: read_boot_id()?,
             start: Instant::now(),
             pmem_cost,
@@ -105,10 +108,7 @@ impl Media for RealMedia {
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(named(dir), flags, Mode::empty())
-            .and_then(|fd| file::uninterrupted(|| rustix::fs::fsync(&fd)))
-            .map_err(|e| io_error(e.into(), "sync directory", dir))
+        self.dirs.sync(named(dir)).map_err(|e| io_error(e.into(), "sync directory", dir))
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {

@@ -71,8 +71,8 @@ impl PendingCommit {
     }
 
     /// Has `waiter` told once the outcome is known; at once, on this thread, if it is known already. Replaces a waiter
-    /// registered before. Callbacks and wakers are called on a thread that commits: they must be quick, and must not block or call
-    /// into the database. (Wakers of executors that do no more than queue the task are fine.)
+    /// registered before. Callbacks and wakers are called on a thread that commits: they must be quick, and must not block, call
+    /// into the database, or hold the last [`crate::Db`] of it: when that is dropped it is closed, which waits for commits. (Wakers of executors that do no more than queue the task are fine.)
     pub fn register(&self, waiter: Waiter) {
         self.completion.register(waiter);
     }
