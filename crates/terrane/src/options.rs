@@ -83,7 +83,7 @@ pub struct Tuning {
     pub tail_bytes: usize,
     /// Unflushed tail bytes that start a background drain.
     pub drain_bytes: usize,
-    /// The longest that a commit waits for the log's flush when nobody asks for one.
+    /// The longest that a commit waits until a flush of the log begins when nobody asks for one; `None`: until enough has gathered.
     pub flush_after: Option<Duration>,
     /// Log bytes kept before old memtables are flushed to release them; 0 = twice the memtable budget.
     pub log_budget: u64,
@@ -368,7 +368,7 @@ impl Options {
 /// When a commit is safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Returns when the commit survives the death of the process; a power failure may take the newest commits, those of ten seconds at most, but
+    /// Returns when the commit survives the death of the process; a power failure may take the newest commits, those of some ten seconds at most, but
     /// always a suffix of them (in persistent memory on a device none). Costs no system call while the log's tail has room. In persistent memory on
     /// a device it is as `Sync`, unless a log trails behind ([`PmemOptions::trailing_log`]): then `Sync` waits for that too.
     #[default]

@@ -81,44 +81,6 @@ fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
     }
 }
 
-/// What a subtable holds cannot be written out, and the log behind the memory keeps all commits since: others are refused before that takes the
-/// device. And it has what was damaged.
-#[test]
-fn a_log_that_cannot_be_let_go_of_does_not_grow_for_ever() {
-    let dir = tempfile::tempdir().unwrap();
-    let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn).trailing_log(true);
-    let plain = || Options::new().cache_bytes(256 << 10).tuning(TUNING);
-    let db = Db::open(dir.path(), plain().medium(Medium::Pmem(memory))).unwrap();
-    let (t, other) =
-        (db.create_subtable("t", tiny_table()).unwrap(), db.create_subtable("other", tiny_table()).unwrap());
-    for n in 0..20u8 {
-        t.put(&[n], &[n ^ 0xa5; 100]).unwrap();
-    }
-    let content = Content::of(&dir.path().join("pmem"));
-    content.damage(content.find(&[7 ^ 0xa5; 100]), 1);
-    let mut written = 0u64;
-    let e = loop {
-        match other.put(&written.to_be_bytes(), &[1; 1000]) {
-            Ok(_) => written += 1,
-            Err(e) => break e,
-        }
-        assert!(written < 20_000, "{} bytes of log", db.stats().log_bytes);
-    };
-    assert_eq!((e.kind(), e.subtable()), (ErrorKind::Corruption, Some("t")), "{e}");
-    assert!(e.to_string().contains("the log grows"), "{e}");
-    assert!(db.stats().log_bytes < 16 * TUNING.log_budget, "{}", db.stats().log_bytes);
-    drop((t, other));
-    // It says what closing could not do.
-    drop(db.close());
-    let db = Db::open(dir.path(), plain().renew_memory(true)).unwrap();
-    assert!(db.stats().pmem_renewed);
-    let (t, other) = (db.subtable("t").unwrap(), db.subtable("other").unwrap());
-    assert!((0..20u8).all(|n| t.get(&[n]).unwrap() == Some(vec![n ^ 0xa5; 100])));
-    assert!((0..written).all(|n| other.get(&n.to_be_bytes()).unwrap().is_some()));
-    t.flush().unwrap();
-    other.put(b"k", b"v").unwrap();
-}
-
 /// The newest version, or the older one of two that a snapshot sees: there are older ones elsewhere, which nobody takes for it.
 #[test]
 fn a_version_whose_key_is_damaged_is_reported_and_no_older_one_given() {

@@ -21,7 +21,7 @@ mod survivor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use history::{Counts, Course, History, Point};
 use support::{Rng, TUNING, crash_kind, in_memory, tiny};
@@ -49,6 +49,8 @@ fn options(rng: &mut Rng) -> Options {
         piece_bytes: (64 << 10) << rng.below(2),
         task_bytes: (16 << 10) << rng.below(2),
         transaction_bytes: [0, 300, 1000, 6000][rng.below(4) as usize],
+        // By the way, as soon as anybody waits for anything.
+        flush_after: [None, Some(Duration::ZERO)][rng.below(2) as usize],
         ..TUNING
     };
     let options = tiny().memtable_bytes((300 << 10) << rng.below(3));

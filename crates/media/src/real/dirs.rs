@@ -45,8 +45,10 @@ impl Dirs {
         let stat = rustix::fs::fstat(&fd)?;
         let dir = Arc::new(Dir { fd, id: (stat.st_dev, stat.st_ino) });
         let mut known = self.0.lock();
-        if known.len() >= MOST {
-            known.clear();
+        if known.len() >= MOST
+            && let Some(another) = known.keys().next().cloned()
+        {
+            known.remove(&another);
         }
         known.insert(path.to_owned(), dir.clone());
         Ok(dir)

@@ -232,6 +232,11 @@ impl Chains {
         memtables - memtables / SPARE as u64
     }
 
+    /// Whether there is a memtable that nobody has.
+    pub(crate) fn has_memtable_left(&self) -> bool {
+        self.space.memtables_left().0 > 0
+    }
+
     /// Whether there can be one subtable more: each memtable needs another one to freeze.
     ///
     /// # Errors

@@ -121,8 +121,10 @@ impl Engine {
     /// Lets go of the part of the log that no memtable needs any more, where no flush will: the subtables of its records
     /// are dropped.
     pub(crate) fn release_log(&self) -> Result<()> {
-        let needed = self.oldest_needed(self.sync_settled()?, |_| None);
+        let synced = self.sync_settled()?;
+        let needed = self.oldest_needed(synced, |_| None);
         self.manifest.append(&[self.log_position(needed)])?;
+        self.give_back_remains(synced);
         self.journal.release_before(needed)
     }
 

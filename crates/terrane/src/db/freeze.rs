@@ -24,6 +24,8 @@ use crate::db::table::Table;
 use crate::memtable::Memtable;
 use crate::options::IndexKind;
 
+/// So often is a memtable tried to be frozen for which there is no other one to go on with.
+const ATTEMPTS: u32 = 8;
 /// Memtables are looked at whenever another of so many parts of memory is in use, or is no more.
 const LOOKS: usize = 512;
 /// A subtable is idle whose memtable has one zone still when this part of all memory has been written since its first record.
@@ -59,27 +61,27 @@ impl Engine {
     /// # Errors
     /// As there; [`ErrorKind::OutOfSpace`] if none is freed.
     pub(crate) fn freeze_or_wait(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
-        let mut is_last = false;
-        loop {
-            let flushes = self.counters.flushes.get();
-            let e = match self.freeze_now(table) {
-                Err(e) if e.kind() == ErrorKind::OutOfSpace && !is_last => e,
+        let is_left = || self.journal.chains().is_none_or(|chains| chains.has_memtable_left());
+        for _ in 0..ATTEMPTS {
+            match self.freeze_now(table) {
+                Err(e) if e.kind() == ErrorKind::OutOfSpace => {}
                 done => return done,
-            };
+            }
             self.schedule_flushes();
             let mut refused = None;
             self.progress.wait_until(&*self.media, || {
                 refused = self.check_writable().err();
-                refused.is_some()
-                    || self.counters.flushes.get() != flushes
-                    || self.jobs.load(Ordering::Acquire) == 0
+                refused.is_some() || is_left() || self.jobs.load(Ordering::Acquire) == 0
             })?;
-            if refused.is_some() {
+            if let Some(e) = refused {
                 return Err(e);
             }
-            // What is counted as flushed has gone when its job has ended.
-            is_last = self.counters.flushes.get() == flushes;
+            if !is_left() {
+                // Nothing is at work, for what is frozen waits for commits on their way, or these hold what has been written out.
+                self.barrier()?;
+            }
         }
+        self.freeze_now(table)
     }
 
     fn freeze_locked(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {

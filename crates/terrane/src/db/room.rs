@@ -20,8 +20,6 @@ use crate::db::anchor::TableRef;
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 
-/// So many times its budget may the log have while what holds it cannot be written out.
-const LOG_BUDGETS: u64 = 8;
 /// How often a writer waits for commits on their way, while nothing is written out, before it says that there is no zone for it.
 const PATIENCE: u32 = 8;
 
@@ -33,7 +31,6 @@ impl Engine {
     /// Why one of the subtables cannot be written out, or why memory that others hold cannot be freed.
     pub(crate) fn make_room(self: &Arc<Self>, tables: &[TableRef]) -> Result<()> {
         self.freeze_for_budgets();
-        self.check_log_is_released()?;
         for table in tables {
             if table.trouble.any() && table.standstill().is_some() && self.bars_writers(table) {
                 self.get_over_trouble(table)?;
@@ -183,22 +180,6 @@ impl Engine {
         nothing
     }
 
-    /// Refuses whatever would be written to a log that is much too long already, for what a subtable holds cannot be written out: else it would
-    /// take all of the device.
-    fn check_log_is_released(&self) -> Result<()> {
-        if self.journal.live_bytes() <= LOG_BUDGETS * self.options.log_budget() {
-            return Ok(());
-        }
-        let tables = self.tables.load();
-        let oldest = tables.all().filter_map(|t| Some((t.oldest_unflushed(None)?, t)));
-        let Some((_, table)) = oldest.min_by_key(|(lsn, _)| *lsn) else { return Ok(()) };
-        let Some(e) = table.given_up().or_else(|| table.lasting_standstill()) else { return Ok(()) };
-        // For who comes next: it may be mended.
-        self.retry(table, false);
-        let e = e.context("the log grows, and cannot be let go of: a subtable cannot be written out");
-        Err(e.with_subtable(&*table.name).with_hint("drop the subtable, or see to what it fails with"))
-    }
-
     /// Bytes in memtables of subtables that cannot be written out, of the memory that counts.
     pub(crate) fn stuck_bytes(&self) -> usize {
         let (tables, which) = (self.tables.load(), self.memory.fuller());
@@ -257,6 +238,9 @@ impl Engine {
 
     /// Something changed, or somebody is in need: has everything that failed tried again.
     pub(crate) fn retry_all(&self) {
+        if !self.remains.lock().is_empty() {
+            self.schedule_log_release();
+        }
         for table in self.tables.load().all() {
             self.retry(table, false);
         }

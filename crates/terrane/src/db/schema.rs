@@ -131,7 +131,7 @@ impl Engine {
                 self.journal.release_before(needed)?;
             }
         } else {
-            // Nothing can be written any more, until the database is opened again. The subtable is gone all the same.
+            // Commits on their way are not made durable. What it had comes back when the database is opened again; it is gone all the same.
             state.version.retire_all(Vec::new());
         }
         // Writers may wait for memory that it held.
