@@ -125,7 +125,8 @@ const CHAIN_HISTORIES: &str = "240";
 /// So many histories of the engine, of three hundred operations each, take 50 minutes on two busy cores.
 const ENGINE_HISTORIES: &str = "3";
 
-/// Crashes in persistent memory at every store and fence: of what commits are made of, and of the whole engine.
+/// Crashes in persistent memory at every store and fence: of what commits are made of, and of the whole engine; and at every call, with the
+/// media that the tests of the workspace do not crash so.
 fn crashes() -> Result<Counts, Failure> {
     let mut counts = chosen(
         "a million crash images of commits",
@@ -144,6 +145,13 @@ fn crashes() -> Result<Counts, Failure> {
             .env("TERRANE_CRASH_NESTED", "200")
             .env("TERRANE_CRASH_SEEDS", ENGINE_HISTORIES),
     )?);
+    for medium in ["page-cache", "pmem-log", "pmem-index"] {
+        counts.add(chosen(
+            &format!("a crash at every call with {medium}"),
+            cargo(["test", "-p", "terrane", "--release", "--test", "crash"])
+                .env("TERRANE_TEST_MEDIUM", medium),
+        )?);
+    }
     Ok(counts)
 }
 
