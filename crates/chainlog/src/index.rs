@@ -44,12 +44,10 @@ impl std::fmt::Debug for ChainIndex {
 
 impl ChainIndex {
     /// The memtable of a chain; `index` is empty. One whose chain has items has them once all of its zones were [rebuilt](Self::rebuild).
-    /// The index has records of a device looked at whose keys say where others belong ([`MemIndex::check_with`]).
+    /// The index has records looked at whose keys say where others belong ([`MemIndex::check_with`]).
     pub fn new(chain: Chain, mut index: MemIndex) -> Self {
         let space = chain.space().clone();
-        if space.is_on_device() {
-            index.check_with(move |record| verify(&space, record).is_ok());
-        }
+        index.check_with(move |record| verify(&space, record).is_ok());
         ChainIndex { index, chain }
     }
 

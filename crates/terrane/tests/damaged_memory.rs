@@ -14,8 +14,15 @@ use terrane::{Db, ErrorKind, IndexKind, Medium, Options, PmemMode, PmemOptions};
 
 /// A database with a subtable, and the file of its memory, in a directory that goes with the first.
 fn in_a_file(kind: IndexKind) -> (tempfile::TempDir, std::path::PathBuf, Db, terrane::Subtable) {
+    in_a_file_of(PmemMode::StandIn, kind)
+}
+
+fn in_a_file_of(
+    mode: PmemMode,
+    kind: IndexKind,
+) -> (tempfile::TempDir, std::path::PathBuf, Db, terrane::Subtable) {
     let dir = tempfile::tempdir().unwrap();
-    let memory = PmemOptions::new(4 << 20).mode(PmemMode::StandIn);
+    let memory = PmemOptions::new(4 << 20).mode(mode);
     let options = Options::new().cache_bytes(256 << 10).tuning(TUNING).medium(Medium::Pmem(memory));
     let db = Db::open(dir.path(), options).unwrap();
     let t = db.create_subtable("t", tiny_table().index(kind)).unwrap();
@@ -52,8 +59,11 @@ impl Content {
 /// A bit of a value that turns round while the database is open.
 #[test]
 fn a_value_that_is_damaged_in_memory_is_reported_and_never_given() {
-    for bit in [0, 399, 799] {
-        let (_dir, file, db, t) = in_a_file(IndexKind::Art);
+    for (bit, mode) in [0, 399, 799]
+        .into_iter()
+        .flat_map(|bit| [PmemMode::StandIn, PmemMode::PageCache].map(|mode| (bit, mode)))
+    {
+        let (_dir, file, db, t) = in_a_file_of(mode, IndexKind::Art);
         for n in 0..20u8 {
             t.put(&[n], &[n ^ 0xa5; 100]).unwrap();
         }

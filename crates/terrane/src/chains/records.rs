@@ -19,7 +19,6 @@ pub(crate) struct ChainRecords {
     /// There until it is dropped.
     index: Option<ChainIndex>,
     chains: Arc<Chains>,
-    on_device: bool,
     budget: MemoryBudget,
     /// Bytes of its zones that the budget knows of.
     charged: AtomicUsize,
@@ -32,7 +31,6 @@ impl ChainRecords {
         let records = ChainRecords {
             index: Some(ChainIndex::new(chain, index)),
             chains: chains.clone(),
-            on_device: chains.space().is_on_device(),
             budget,
             charged: AtomicUsize::new(0),
             settled: AtomicU64::new(NEEDED),
@@ -46,12 +44,6 @@ impl ChainRecords {
             Some(index) => index,
             None => unreachable!("taken by drop alone"),
         }
-    }
-
-    /// Whether the records lie on a device of their own, or in what stands for one.
-    #[inline]
-    pub(crate) fn is_on_device(&self) -> bool {
-        self.on_device
     }
 
     /// Tells the budget of zones that were opened.

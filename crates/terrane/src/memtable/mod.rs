@@ -249,18 +249,17 @@ impl Memtable {
     }
 
     /// As [`Memtable::verify`], of what the index has found for `key` at `snapshot`, which it [may have](Memtable::may_have), for whoever gives the value away or goes on to what
-    /// is older: of what lies on a device. (What lies in ordinary memory, the page cache among it, is read as it is.)
+    /// is older: of what lies on a device, or in a file, of whose pages the kernel may have read an old state back. (What lies in ordinary memory
+    /// is read as it is.)
     #[inline]
     pub(crate) fn verify_read(&self, key: &[u8], snapshot: Seq, found: Option<&Record<'_>>) -> Result<()> {
         match &self.records {
-            Records::Chain(records) if records.is_on_device() => {
-                self.verify_on_device(records, key, snapshot, found)
-            }
+            Records::Chain(records) => self.verify_in_chain(records, key, snapshot, found),
             _ => Ok(()),
         }
     }
 
-    fn verify_on_device(
+    fn verify_in_chain(
         &self,
         records: &ChainRecords,
         key: &[u8],
@@ -300,9 +299,6 @@ impl Memtable {
     #[inline]
     pub(crate) fn verify_place(&self, cursor: &Cursor, shown: Option<&Record<'_>>) -> Result<()> {
         let Records::Chain(records) = &self.records else { return Ok(()) };
-        if !records.is_on_device() {
-            return Ok(());
-        }
         let records = records.index();
         // (A damaged sequence may have a key's only version look as if it were newer than the snapshot.)
         if shown.is_none() || cursor.steps_by_key(records.index()) {
