@@ -381,6 +381,8 @@ impl Cache {
 
     /// Counts and sizes, each right by itself; together they may be a moment apart.
     pub fn stats(&self) -> CacheStats {
+        // Those that can be found are looked at once: what leaves in between would be counted twice else.
+        let resident_bytes = self.accounts.resident();
         CacheStats {
             hits: self.hits.get(),
             misses: self.misses.get(),
@@ -390,8 +392,8 @@ impl Cache {
             evictions: self.parts.all().map(|part| part.share.evictions()).sum(),
             private: self.private.get(),
             frames: self.parts.all().flat_map(|part| &part.shards).map(Shard::len).sum(),
-            resident_bytes: self.accounts.resident(),
-            awaiting_bytes: self.accounts.awaiting(),
+            resident_bytes,
+            awaiting_bytes: self.accounts.alive().saturating_sub(resident_bytes),
             bookkeeping_bytes: self.accounts.bookkeeping(),
             free_bytes: self.accounts.slab.unused(),
             capacity_bytes: self.accounts.capacity(),
