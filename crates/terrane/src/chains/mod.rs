@@ -200,8 +200,7 @@ impl Chains {
 
     /// The most subtables of a commit, for each of which it sets a zone aside. Memtables may not have the last eighth of all.
     pub(crate) fn most_subtables_of_a_commit(&self) -> u64 {
-        let zones = self.space.zone_count();
-        zones - zones / SPARE as u64
+        Chains::without_spare(self.space.zone_count())
     }
 
     /// The largest batch, in bytes of encoded operations, of a memory: with all that its records take beside them they fit an item, unless
@@ -229,7 +228,11 @@ impl Chains {
 
     /// So many subtables can there be where there are so many memtables.
     pub(crate) fn most_subtables(memtables: u64) -> u64 {
-        memtables - memtables / SPARE as u64
+        Chains::without_spare(memtables)
+    }
+
+    fn without_spare(all: u64) -> u64 {
+        all - all / SPARE as u64
     }
 
     /// Whether there is a memtable that nobody has.

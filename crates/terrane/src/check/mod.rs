@@ -113,7 +113,7 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
 
     fn table(&mut self, table: &Table) {
         let state = table.state_full();
-        let version = &state.version;
+        let version = state.version.clone();
         let limit = table.most_l0_runs();
         if version.l0.len() > limit {
             self.note(format!("{} runs in L0, the limit is {limit}", version.l0.len()));
@@ -127,7 +127,6 @@ impl<P: FnMut(Progress) -> bool> Check<'_, P> {
                 return;
             }
         }
-        let version = state.version.clone();
         drop(state);
         let runs: Vec<&Arc<Run>> = version.runs().map(|(_, r)| r).collect();
         let before = self.report.damage.len();

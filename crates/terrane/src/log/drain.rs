@@ -14,13 +14,12 @@
 //! log flushed more often than that, unless they are large.
 //!
 //! And no commit waits longer than some seconds ([`LogOptions::flush_after`](super::LogOptions)), however little is written: a task that is
-//! queued with the first of them flushes all there are by then. It says that it is no longer queued and then looks how far the log is;
-//! advancing does it the other way round, both with a full fence in between, so one of the two sees the other.
+//! queued with the first of them flushes all there are by then: it says that it is through before it looks how far the log is.
 //!
-//! Advancing costs two stores, a fence and a load. At most one task is queued to drain ([`terrane_media::Queued`]), and one to flush.
+//! Advancing costs two stores, a fence and a load. At most one task is queued to drain, and one to flush ([`terrane_media::Queued`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use terrane_base::{Error, Lsn, Result};
 use terrane_media::Pool as Threads;
@@ -50,16 +49,14 @@ impl Shared {
 
     /// Has all of it flushed before long, unless somebody will. The caller has a SeqCst fence behind what it advanced.
     fn flush_in_a_while(self: &Arc<Self>) {
-        let awaited = &self.drained.flush_awaited;
         let Some(delay) = self.options.flush_after else { return };
-        if awaited.load(Ordering::Relaxed) || awaited.swap(true, Ordering::AcqRel) {
+        if !self.drained.flush_queued.ask() {
             return;
         }
         let shared = Arc::downgrade(self);
         let job = move || {
             let Some(shared) = shared.upgrade() else { return };
-            shared.drained.flush_awaited.store(false, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
+            shared.drained.flush_queued.through();
             // Failing poisons, or is a full device: who writes next hears of it.
             let _later = shared.sync_to(shared.advanced.load(Ordering::Acquire));
         };

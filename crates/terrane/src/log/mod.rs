@@ -158,7 +158,7 @@ struct Drained {
     /// Of drains in the background.
     queued: Queued,
     /// Of a flush that nobody waits for.
-    flush_awaited: AtomicBool,
+    flush_queued: Queued,
 }
 
 impl Shared {
@@ -185,7 +185,7 @@ impl Shared {
                 written: AtomicU64::new(end),
                 durable: AtomicU64::new(end),
                 queued: Queued::new(),
-                flush_awaited: AtomicBool::new(false),
+                flush_queued: Queued::new(),
             }),
             preparing: AtomicBool::new(false),
             signal: Signal::new(),
