@@ -144,7 +144,13 @@ impl Accounts {
 
     /// Evicted but not freed yet.
     pub(crate) fn awaiting(&self) -> usize {
-        self.alive().saturating_sub(self.resident())
+        self.held().1
+    }
+
+    /// Resident, and evicted but not freed yet: of one look, so that what is evicted meanwhile is not in both.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        let resident = self.resident();
+        (resident, self.alive().saturating_sub(resident))
     }
 
     /// Whether frames have to leave.

@@ -284,8 +284,7 @@ impl Cache {
         self.accounts.goal().saturating_sub(self.accounts.resident() + self.accounts.bookkeeping())
     }
 
-    /// Puts a copy of `bytes` in, unless `key` is here already, and pins what is here then. Where no room can be made,
-    /// the pin is private.
+    /// Puts a copy of `bytes` in, unless `key` is here already, and pins what is here then. Where no room can be made, the pin is private.
     pub fn insert(&self, key: FrameKey, bytes: impl AsRef<[u8]>, priority: Priority) -> Pin {
         self.admit(key, bytes.as_ref(), priority)
     }
@@ -381,8 +380,7 @@ impl Cache {
 
     /// Counts and sizes, each right by itself; together they may be a moment apart.
     pub fn stats(&self) -> CacheStats {
-        // Those that can be found are looked at once: what leaves in between would be counted twice else.
-        let resident_bytes = self.accounts.resident();
+        let (resident_bytes, awaiting_bytes) = self.accounts.held();
         CacheStats {
             hits: self.hits.get(),
             misses: self.misses.get(),
@@ -393,7 +391,7 @@ impl Cache {
             private: self.private.get(),
             frames: self.parts.all().flat_map(|part| &part.shards).map(Shard::len).sum(),
             resident_bytes,
-            awaiting_bytes: self.accounts.alive().saturating_sub(resident_bytes),
+            awaiting_bytes,
             bookkeeping_bytes: self.accounts.bookkeeping(),
             free_bytes: self.accounts.slab.unused(),
             capacity_bytes: self.accounts.capacity(),
