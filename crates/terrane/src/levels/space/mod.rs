@@ -13,6 +13,9 @@
 //! the device half as much again, and its flush a third (20 MiB on ext4: 41 and 38 ms, over old places 28 and 28). What that is more than a
 //! sixteenth is given back in a [rest](Space::trim), and all of it [when the device is full](Space::give_all_back).
 //!
+//! Units that could not be written stay with whoever had them, for nobody would have more luck there ([`MOST_BAD`] places at most: a device that takes
+//! nothing at all would have files grow for it). The next opening tries them again.
+//!
 //! # Concurrency
 //! One mutex around the maps, held during calls that grow or create files, and during each that punches. Reads and writes find their file
 //! without it. Whether there is something to trim is noted beside the maps, under the mutex, and read without it: it says no more than
@@ -48,6 +51,8 @@ use images::Images;
 pub(crate) use survey::Survey;
 
 const UNIT: u64 = UNIT_BYTES as u64;
+/// Places that are kept back because they could not be written.
+const MOST_BAD: usize = 16;
 
 /// Adjacent units of one data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,6 +89,11 @@ impl Alloc {
     /// First unit behind.
     fn end(&self) -> u32 {
         self.unit.saturating_add(self.units)
+    }
+
+    /// Whether a unit is in both.
+    fn overlaps(&self, other: &Alloc) -> bool {
+        self.file == other.file && self.unit < other.end() && other.unit < self.end()
     }
 }
 
@@ -157,6 +167,8 @@ pub(crate) struct Space {
 struct Inner {
     files: BTreeMap<u32, DataFile>,
     next_file: u32,
+    /// What could not be written.
+    bad: Vec<Alloc>,
     /// Sums over all files.
     used: u64,
     idle: u64,
@@ -226,12 +238,15 @@ impl Space {
         }
     }
 
-    /// Gives units back. The caller knows that the edit which frees them is durable and that nobody reads them.
+    /// Gives units back, but for those that are bad. The caller knows that the edit which frees them is durable and that nobody reads them.
     ///
     /// # Errors
     /// [`ErrorKind::Corruption`] if they are not allocated; nothing is changed then.
     pub(crate) fn free(&self, at: Alloc) -> Result<()> {
         let mut inner = self.inner.lock();
+        if inner.bad.iter().any(|bad| bad.overlaps(&at)) {
+            return Ok(());
+        }
         let file = inner.files.get_mut(&at.file);
         let Some(empty) = file.and_then(|f| f.give_back(at.unit, at.units).then(|| f.is_empty())) else {
             return Err(Error::corruption(format!("units {} to {} are freed twice", at.unit, at.end()))
@@ -310,7 +325,14 @@ impl Space {
         if !offset.is_multiple_of(SECTOR as u64) || offset + bytes.len() as u64 > at.bytes() {
             return Err(Error::invalid(format!("{} bytes at {offset} do not fit the units", bytes.len())));
         }
-        io::write(&*self.file(at.file)?, at.offset() + offset, bytes)
+        let written = io::write(&*self.file(at.file)?, at.offset() + offset, bytes);
+        if written.as_ref().is_err_and(|e| e.kind() == ErrorKind::Io) {
+            let mut inner = self.inner.lock();
+            if inner.bad.len() < MOST_BAD {
+                inner.bad.push(at);
+            }
+        }
+        written
     }
 
     /// Memory for the bytes of an extent, of one that was written, if there is any.

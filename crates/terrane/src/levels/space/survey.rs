@@ -135,7 +135,8 @@ impl Survey {
     /// # Errors
     /// Corruption if a file is damaged at its front or belongs to another database.
     pub(crate) fn finish(self) -> Result<Space> {
-        let mut inner = Inner { files: BTreeMap::new(), next_file: self.next_file, used: 0, idle: 0 };
+        let mut inner =
+            Inner { files: BTreeMap::new(), next_file: self.next_file, bad: Vec::new(), used: 0, idle: 0 };
         for (number, found) in &self.files {
             let path = self.dir.join(names::data(*number));
             if found.claims.is_empty() {
