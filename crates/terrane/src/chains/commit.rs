@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 use smallvec::SmallVec;
-use terrane_base::{Error, Lsn, Result, Seq};
+use terrane_base::{Error, Lsn, Result, Seq, SubtableId};
 use terrane_chainlog::{Admission, Item, Place, Stored, Written};
 use terrane_commit::Filled;
 use terrane_format::Kind;
@@ -95,6 +95,8 @@ struct Turn<'s> {
     failed: Option<Error>,
     /// The database is closing: nothing is written, and that is no failure.
     closing: bool,
+    /// Subtables that were dropped when the group had its place, and get nothing.
+    dropped: SmallVec<[SubtableId; 1]>,
 }
 
 fn shares(requests: &[Box<Request>]) -> SmallVec<[Share<'_>; 1]> {
@@ -173,6 +175,7 @@ impl Engine {
             }
         };
         let (from, guarded, is_closing) = (place.pos() * 8, turn.guarded, turn.closing);
+        let dropped = std::mem::take(&mut turn.dropped);
         let mut entry = GroupEntry::empty();
         if let Err(e) = self.write_items(from, units, turn, &requests, &shares, &mut entry.written) {
             entry.failed = Some(e);
@@ -199,6 +202,9 @@ impl Engine {
                 late.push(r);
             } else {
                 zones.into_iter().for_each(|zones| chains.done_with(zones));
+                if let Err(e) = self.free_values_for(&r, |id| dropped.contains(&id)) {
+                    entry.failed.get_or_insert(e);
+                }
                 entry.take(r, lsn - 1);
             }
         }
@@ -250,7 +256,8 @@ impl Engine {
             }
             let Some(payer) = payer else { continue };
             match share.target.assign(epoch, len, &mut zones[payer]) {
-                Ok(place) => turn.places.extend(place.map(|place| (number, place))),
+                Ok(Some(place)) => turn.places.push((number, place)),
+                Ok(None) => turn.dropped.push(share.target.table.id),
                 Err(e) => {
                     turn.failed = Some(e);
                     return;

@@ -17,11 +17,11 @@ use std::sync::atomic::Ordering;
 
 use smallvec::smallvec;
 use terrane_base::metrics::stripe;
-use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, Waiter, Wakes};
+use terrane_base::{Completion, Error, ErrorKind, Lsn, Result, Seq, SubtableId, Waiter, Wakes};
 use terrane_commit::{Filled, Lead, Orderer, Role};
 use terrane_format::batch::{EntryHeader, EntryKind, Op, Ops, body_crc, entry_len};
-use terrane_format::checksum;
 use terrane_format::value_ref::ValueRef;
+use terrane_format::{Kind, checksum};
 
 use crate::batch::WriteBatch;
 use crate::compact::pick::SCATTERED;
@@ -34,6 +34,7 @@ use crate::log::Log;
 use crate::memtable::Memtable;
 use crate::options::Durability;
 use crate::tombstone::{During, Needed};
+use crate::txn::prepared::values_of;
 
 /// A memtable with fewer deletions than this goes on until it is full.
 const FEW_DELETES: u64 = 1 << 15;
@@ -220,6 +221,16 @@ impl Engine {
         values.iter().try_for_each(|v| self.space.free_value(v))
     }
 
+    /// Frees the large values that a batch has for subtables which were dropped before it had its place, so that it writes nothing to them: whoever
+    /// dropped them waited for those who had theirs, and gave back what these have. The drop is durable, so nothing leads to them after a crash.
+    pub(crate) fn free_values_for(&self, r: &Request, dropped: impl Fn(SubtableId) -> bool) -> Result<()> {
+        // (What was prepared needs its own until that is known durably.)
+        if r.kind != EntryKind::Batch || r.values.is_empty() {
+            return Ok(());
+        }
+        self.free_values(&values_of(r.ops(), dropped)?)
+    }
+
     /// Whether a request may still be committed. The last look before anything is reserved: time has passed since the
     /// first one.
     fn still_allowed(r: &Request) -> Result<()> {
@@ -342,6 +353,17 @@ impl Engine {
                 }
                 return Err(Error::corruption("a batch names a subtable that it did not enter"));
             };
+            if table.is_dropped() && r.kind == EntryKind::Batch {
+                // As in `Engine::free_values_for`.
+                while let Some(op) = next.filter(|op| op.subtable == id) {
+                    if op.kind == Kind::ValueRef {
+                        self.space.free_value(&ValueRef::decode(op.value)?)?;
+                    }
+                    seq += 1;
+                    next = ops.next().transpose()?;
+                }
+                continue;
+            }
             let state = table.state();
             let memtable = state.memtable_for(generation);
             while let Some(op) = next.filter(|op| op.subtable == id) {
@@ -480,3 +502,6 @@ impl Orderer<Placed> for Engine {
         next.members.first().and_then(|m| m.settler.willing())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -84,6 +84,9 @@ impl Engine {
             (Ok(Some(place)), Some(memtable)) => {
                 self.write_lone(from, units, place, memtable, &request, &mut entry.written)
             }
+            (Ok(_), _) if turn == Turn::Writes && request.lengths[0] > 0 => {
+                self.free_values_for(&request, |id| id == target.table.id)
+            }
             (place, _) => place.map(drop),
         };
         entry.failed = written.err();
