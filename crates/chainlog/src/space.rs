@@ -64,6 +64,10 @@ impl Space {
         device: u32,
         opening: u64,
     ) -> Result<Arc<Space>> {
+        if mode != PmemMode::Dax {
+            // A large file that is of no use is not read whole, nor stands a sector of it in the way that cannot be.
+            Halloc::look(media, path, uuid, device, opening)?;
+        }
         Space::on(Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, opening)?)
     }
 

@@ -15,7 +15,7 @@ use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::pm::{
     MAX_HEADER, MAX_OBJECTS, POOLS_AT, PmHeader, PmState, PoolKind, PoolShape, STATE_BYTES, STATE_SLOTS,
 };
-use terrane_media::{Media, PM_BLOCK, Pmem, PmemMode, SECTOR, create_pmem};
+use terrane_media::{Media, OpenMode, PM_BLOCK, Pmem, PmemMode, SECTOR, create_pmem};
 
 use crate::pool::Pool;
 
@@ -23,6 +23,10 @@ use crate::pool::Pool;
 const SUBTABLE_BYTES: u64 = PM_BLOCK as u64;
 /// Bytes of an object that stands for a memtable: what is known of it, which takes the fewest, and room for what later versions keep there.
 const MEMTABLE_BYTES: u64 = 2048;
+
+const FLUSH_FAILED: &str = "a flush of this memory has failed: parts of it may be old";
+const MAKE_ANOTHER: &str =
+    "make a new one, and fill it from what is kept elsewhere: a copy, or a log on disk";
 
 /// How a new memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +118,21 @@ impl Halloc {
         Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, 0)
     }
 
+    /// Whether [`Halloc::open_on`] would refuse a file for what stands at its beginning. That is read: mapping a file brings in all of it, and
+    /// gives it all its room.
+    ///
+    /// # Errors
+    /// Those of [`Halloc::open_on`] that the beginning shows. A file that is too short for it passes: mapping it says what it is.
+    pub fn look(media: &dyn Media, path: &Path, uuid: [u8; 16], device: u32, opening: u64) -> Result<()> {
+        let file = media.open(path, OpenMode::READ)?;
+        let len = file.len()?;
+        let wanted = Wanted { path, uuid, device, opening, boot_id: media.boot_id() };
+        match len < POOLS_AT {
+            true => Ok(()),
+            false => wanted.find(len, |at, buf| file.read_at(buf, at)).map(drop),
+        }
+    }
+
     /// As [`Halloc::open`], on a memory that is mapped already, and that was at this [`Halloc::opening`] or a later one: a copy from before lacks
     /// what was stored since.
     ///
@@ -127,49 +146,22 @@ impl Halloc {
         opening: u64,
     ) -> Result<Self> {
         let (path, mode) = (pmem.path().to_owned(), pmem.mode());
-        let path = &*path;
-        let mut beginning = [0; MAX_HEADER];
-        pmem.load(0, &mut beginning)?;
-        let header = PmHeader::decode(&beginning).map_err(|e| e.with_file(path).with_offset(0))?;
-        if header.file_bytes != pmem.len() as u64 {
-            let what =
-                format!("the memory has {} bytes, and its header says {}", pmem.len(), header.file_bytes);
-            return Err(Error::corruption(what).with_file(path).with_offset(0));
-        }
-        if header.uuid != uuid {
-            return Err(Error::invalid("the memory is another database's")
-                .with_file(path)
-                .with_hint("give each memory its own file"));
-        }
-        if header.device != device {
-            let what = format!("the memory is number {} of this database, and not {device}", header.device);
-            return Err(Error::new(ErrorKind::Stale, what).with_file(path).with_hint(
-                "give each memory its own file; one that another one took the place of is of no use any more",
-            ));
-        }
-        let mut shapes = Vec::with_capacity(KINDS.len());
-        for kind in KINDS {
-            let shape = header.pools.iter().find(|p| p.kind == kind);
-            let missing = || Error::corruption(format!("the memory has no pool of {kind:?}")).with_file(path);
-            shapes.push(*shape.ok_or_else(missing)?);
-        }
-        let (last, slots) = last_state(&*pmem)?;
-        let boot_id = media.boot_id();
-        check_trusted(last, boot_id).map_err(|e| e.with_file(path))?;
+        let wanted = Wanted { path: &path, uuid, device, opening, boot_id: media.boot_id() };
+        let load = |at: u64, buf: &mut [u8]| pmem.load(at as usize, buf);
+        let Found { header, shapes, last, slots } = wanted.find(pmem.len() as u64, load)?;
+        let (boot_id, before) = (wanted.boot_id, last.map_or(0, |s| s.opening));
         let on_device = mode == PmemMode::Dax;
-        let before = last.map_or(0, |s| s.opening);
-        if before < opening {
-            let what = "this is a copy of the memory from before it was last open: what was stored since is elsewhere";
-            return Err(Error::new(ErrorKind::Stale, what)
-                .with_file(path)
-                .with_hint("open the database with the memory itself; one that is put back from a backup needs the directory from then too"));
-        }
         let opening = before + 1;
         let state = PmState { opening, boot_id, clean: false, lost: false, on_device };
         // Who died may have stored the newest copy and no more: it is durable before the other one is touched.
         pmem.flush(slots[1] as usize, STATE_BYTES)?;
-        settle(&*pmem, state)?;
-        write_state(&*pmem, slots, state)?;
+        let settled = settle(&*pmem, state).and_then(|()| write_state(&*pmem, slots, state));
+        // It says so itself now.
+        settled.map_err(|e| {
+            Error::new(ErrorKind::Stale, format!("{FLUSH_FAILED} ({e})"))
+                .with_file(&path)
+                .with_hint(MAKE_ANOTHER)
+        })?;
         let flushed = last.is_none_or(|s| s.clean);
         let open = |at: usize| Pool::open(pmem.clone(), shapes[at], flushed);
         let pools = [open(0)?, open(1)?, open(2)?];
@@ -235,29 +227,90 @@ impl Halloc {
     }
 }
 
+/// Which memory it is to be.
+struct Wanted<'a> {
+    path: &'a Path,
+    uuid: [u8; 16],
+    device: u32,
+    opening: u64,
+    boot_id: [u8; 16],
+}
+
+/// What stands at its beginning.
+struct Found {
+    header: PmHeader,
+    shapes: [PoolShape; 3],
+    last: Option<PmState>,
+    /// As [`last_state`].
+    slots: [u64; 2],
+}
+
+impl Wanted<'_> {
+    /// What a memory of `len` bytes is, of which `load` gives some: the one that is wanted, and as it was left.
+    fn find(&self, len: u64, load: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Found> {
+        let path = self.path;
+        let mut beginning = [0; MAX_HEADER];
+        load(0, &mut beginning)?;
+        let header = PmHeader::decode(&beginning).map_err(|e| e.with_file(path).with_offset(0))?;
+        if header.file_bytes != len {
+            let what = format!("the memory has {len} bytes, and its header says {}", header.file_bytes);
+            return Err(Error::corruption(what).with_file(path).with_offset(0));
+        }
+        if header.uuid != self.uuid {
+            return Err(Error::invalid("the memory is another database's")
+                .with_file(path)
+                .with_hint("give each memory its own file"));
+        }
+        if header.device != self.device {
+            let what =
+                format!("the memory is number {} of this database, and not {}", header.device, self.device);
+            return Err(Error::new(ErrorKind::Stale, what).with_file(path).with_hint(
+                "give each memory its own file; one that another one took the place of is of no use any more",
+            ));
+        }
+        let shape = |kind| {
+            let missing = || Error::corruption(format!("the memory has no pool of {kind:?}")).with_file(path);
+            header.pools.iter().find(|p| p.kind == kind).copied().ok_or_else(missing)
+        };
+        let [subtables, memtables, zones] = KINDS;
+        let shapes = [shape(subtables)?, shape(memtables)?, shape(zones)?];
+        let (last, slots) = last_state(path, load)?;
+        check_trusted(last, self.boot_id).map_err(|e| e.with_file(path))?;
+        if last.map_or(0, |s| s.opening) < self.opening {
+            let what = "this is a copy of the memory from before it was last open: what was stored since is elsewhere";
+            return Err(Error::new(ErrorKind::Stale, what)
+                .with_file(path)
+                .with_hint("open the database with the memory itself; one that is put back from a backup needs the directory from then too"));
+        }
+        Ok(Found { header, shapes, last, slots })
+    }
+}
+
 /// Whether a memory has what was stored there, as far as its state tells.
 fn check_trusted(last: Option<PmState>, boot_id: [u8; 16]) -> Result<()> {
     let Some(last) = last else { return Ok(()) };
     let what = match last {
-        PmState { lost: true, .. } => "a flush of this memory has failed: parts of it may be old",
+        PmState { lost: true, .. } => FLUSH_FAILED,
         PmState { clean: true, .. } | PmState { on_device: true, .. } => return Ok(()),
         _ if last.boot_id == boot_id => return Ok(()),
         _ => "the machine stopped while this memory, in the page cache, was in use: parts of it may be old",
     };
-    Err(Error::new(ErrorKind::Stale, what)
-        .with_hint("make a new one, and fill it from what is kept elsewhere: a copy, or a log on disk"))
+    Err(Error::new(ErrorKind::Stale, what).with_hint(MAKE_ANOTHER))
 }
 
 /// What the state says, of which there are two copies: that of the higher opening, where one is older. `None` if the memory was never
 /// opened. With it the places of the copies in the order in which they are to be written: that of the newest last, for the other one may
 /// be torn already, by a crash of an opening before.
-fn last_state(pmem: &dyn Pmem) -> Result<(Option<PmState>, [u64; 2])> {
+fn last_state(
+    path: &Path,
+    load: impl Fn(u64, &mut [u8]) -> Result<()>,
+) -> Result<(Option<PmState>, [u64; 2])> {
     let mut newest: Option<PmState> = None;
     let mut slots = STATE_SLOTS;
     let mut damaged = 0;
     for at in STATE_SLOTS {
         let mut slot = [0; STATE_BYTES];
-        pmem.load(at as usize, &mut slot)?;
+        load(at, &mut slot)?;
         match PmState::decode(&slot) {
             Some(state) if newest.is_none_or(|n| (n.opening, n.lost) < (state.opening, state.lost)) => {
                 newest = Some(state);
@@ -269,7 +322,7 @@ fn last_state(pmem: &dyn Pmem) -> Result<(Option<PmState>, [u64; 2])> {
     }
     if damaged == STATE_SLOTS.len() {
         return Err(Error::corruption("both copies of the memory's state are damaged")
-            .with_file(pmem.path())
+            .with_file(path)
             .with_offset(STATE_SLOTS[0]));
     }
     Ok((newest, slots))

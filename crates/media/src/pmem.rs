@@ -126,10 +126,10 @@ pub trait Pmem: Send + Sync + Debug {
 }
 
 /// Makes the file `path` of `len` bytes, `beginning` and zeros behind it, durably and all at once: after a crash it is there whole or not
-/// at all. All of it is written, so that no store can fail for want of space. Map it with [`Media::map_pmem`].
+/// at all. All of it is written, so that no store can fail for want of space. Map it with [`Media::map_pmem`]. Until it is whole it is `path.new`.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`] if there is such a file; [`ErrorKind::InvalidArgument`] unless `len` is a positive multiple of 4096 that
+/// [`ErrorKind::AlreadyExists`] if there is such a file, or one of that other name that is not what an attempt left which was cut short; [`ErrorKind::InvalidArgument`] unless `len` is a positive multiple of 4096 that
 /// has room for the beginning; what the medium fails with.
 pub fn create_pmem(media: &dyn Media, path: &Path, len: usize, beginning: &[u8]) -> Result<()> {
     if len == 0 || !len.is_multiple_of(SECTOR) || beginning.len() > len {
@@ -141,7 +141,7 @@ pub fn create_pmem(media: &dyn Media, path: &Path, len: usize, beginning: &[u8])
             Error::new(ErrorKind::AlreadyExists, "a file of this name is there already").with_file(path)
         );
     }
-    let unfinished = unfinished(media, path)?;
+    let unfinished = beside(media, path, ".new", beginning)?;
     let made = fill(media, &unfinished, len, beginning).and_then(|()| media.rename(&unfinished, path));
     if let Err(e) = made {
         // A full device is to have its space back; what matters to the caller is why it failed.
@@ -151,30 +151,49 @@ pub fn create_pmem(media: &dyn Media, path: &Path, len: usize, beginning: &[u8])
     media.sync_dir(path.parent().unwrap_or(Path::new("")))
 }
 
-/// Finds out whether a file at `path` could be mapped in this mode, with a small one that is made and removed: a large one takes minutes to
-/// be written before it is mapped.
+/// Finds out whether a file at `path` could be mapped in this mode, with a small one, `path.try`, that is made and removed: a large one takes minutes
+/// to be written before it is mapped.
 ///
 /// # Errors
-/// As [`Media::map_pmem`], [`ErrorKind::Unsupported`] among them; what making a file fails with.
+/// As [`Media::map_pmem`], [`ErrorKind::Unsupported`] among them; what making a file fails with; [`ErrorKind::AlreadyExists`] if there is a file of
+/// that other name that is not what an attempt left.
 pub fn try_pmem(media: &dyn Media, path: &Path, mode: PmemMode) -> Result<()> {
-    let small = unfinished(media, path)?;
+    let small = beside(media, path, ".try", &[])?;
     let tried = fill(media, &small, SECTOR, &[]).and_then(|()| media.map_pmem(&small, mode).map(drop));
     let removed = if media.exists(&small)? { media.remove_file(&small) } else { Ok(()) };
     // The caller knows of the file that it wants.
     tried.and(removed).map_err(|e| e.about_file(path))
 }
 
-/// The name of a file that is to be `path` when it is whole; what a crash has left there is removed.
-fn unfinished(media: &dyn Media, path: &Path) -> Result<PathBuf> {
+/// The name of a file that is made beside `path`, with this `beginning`; what a crash has left there is removed.
+fn beside(media: &dyn Media, path: &Path, suffix: &str, beginning: &[u8]) -> Result<PathBuf> {
     let mut name = path.as_os_str().to_owned();
-    name.push(".new");
+    name.push(suffix);
     let name = PathBuf::from(name);
     if media.exists(&name)? {
         // Nobody has it open, as somebody may who gave a memory such a name.
         let _nobodys = media.lock(&name)?;
+        if !is_left_over(media, &name, beginning)? {
+            let what =
+                "a file lies where one is to be made, and is not what an attempt before this one has left";
+            return Err(Error::new(ErrorKind::AlreadyExists, what)
+                .with_file(name)
+                .with_hint("move it away, or remove it if it is of no use"));
+        }
         media.remove_file(&name)?;
     }
     Ok(name)
+}
+
+/// Whether a file may be what is left of making one with this `beginning`: as far as that goes, or a sector at least, each byte is as it is there or
+/// was not written.
+fn is_left_over(media: &dyn Media, path: &Path, beginning: &[u8]) -> Result<bool> {
+    let file = media.open(path, OpenMode::READ)?;
+    let looked_at = beginning.len().next_multiple_of(SECTOR).max(SECTOR);
+    let mut found = vec![0; looked_at.min(usize::try_from(file.len()?).unwrap_or(looked_at))];
+    file.read_at(&mut found, 0)?;
+    let wanted = beginning.iter().copied().chain(std::iter::repeat(0));
+    Ok(found.iter().zip(wanted).all(|(found, wanted)| *found == 0 || *found == wanted))
 }
 
 fn fill(media: &dyn Media, path: &Path, len: usize, beginning: &[u8]) -> Result<()> {

@@ -607,9 +607,9 @@ fn a_dropped_subtable_gives_its_memory_back_though_the_manifest_could_not_be_wri
     assert!(stats.pmem_used < used / 4 && stats.data_used < data, "{stats:?}");
 }
 
-/// A file that has the name which an unfinished memory would have, and is a memory in use, stays.
+/// A file that has the name which an unfinished memory would have, and is another one's memory, stays.
 #[test]
-fn a_memory_in_use_is_not_taken_for_what_is_left_of_making_another() {
+fn a_memory_of_another_is_not_taken_for_what_is_left_of_making_another() {
     let media = SimMedia::new(6);
     let at = |path: &str| tiny_without_medium().medium(Medium::Pmem(tiny_memory().path(path)));
     let open_at = |dir: &str, path: &str| Db::open_on(media.clone() as Arc<dyn Media>, dir, at(path));
@@ -618,6 +618,9 @@ fn a_memory_in_use_is_not_taken_for_what_is_left_of_making_another() {
     let e = open_at("/a-db", "/a").unwrap_err();
     assert_eq!((e.kind(), e.file()), (ErrorKind::Locked, Some(Path::new("/a.new"))), "{e}");
     db.close().unwrap();
+    // Nor is one that nobody has open.
+    let e = open_at("/a-db", "/a").unwrap_err();
+    assert_eq!((e.kind(), e.file()), (ErrorKind::AlreadyExists, Some(Path::new("/a.new"))), "{e}");
     let db = open_at("/b", "/a.new").unwrap();
     assert_eq!(db.subtable("t").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
 }

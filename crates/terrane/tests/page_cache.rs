@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,6 +111,33 @@ fn a_process_that_dies_between_log_and_memory_loses_nothing() {
         }
     }
     assert!(beside > 0, "the log never had a commit that the memory had not");
+}
+
+/// What the kernel could not write, or cannot read, of the memory's file keeps nobody from what the log has.
+#[test]
+fn a_file_that_fails_while_it_is_opened_is_made_anew() {
+    let media = SimMedia::new(4);
+    let db = open(&media, &in_the_page_cache()).unwrap();
+    let (a, b) =
+        (db.create_subtable("a", tiny_table()).unwrap(), db.create_subtable("b", tiny_table()).unwrap());
+    put(&db, &[&a, &b], 0..300, Durability::Buffered);
+    let image = media.image();
+    drop((a, b, db));
+    media.shutdown();
+    let fails = |n: u64, kind| FaultPlan::nth(n, Fault::Io).only(&[kind]).files("pmem");
+    let mut failed = 0;
+    for (n, kind) in (0..6).flat_map(|n| [(n, OpKind::Sync), (n, OpKind::Read), (n, OpKind::Look)]) {
+        let media = image.crash(CrashKind::Process, 5);
+        media.set_fault(Some(fails(n, kind)));
+        // A flush that fails says for ever that the memory is of no use. What cannot be read may be readable another time: who asks for it gives it up.
+        let db = open(&media, &without_medium().renew_memory(kind != OpKind::Sync)).unwrap();
+        failed += u64::from(media.faults_hit() > 0);
+        assert!(db.stats().pmem_renewed || media.faults_hit() == 0, "{n} {kind:?}");
+        assert_eq!(prefix(&db), 300);
+        media.set_fault(None);
+        db.close().unwrap();
+    }
+    assert!(failed > 6, "{failed}");
 }
 
 #[test]
@@ -278,6 +306,25 @@ fn with_many_subtables_it_opens_after_a_power_failure() {
         drop(db);
         media.shutdown();
     }
+}
+
+/// ... and when the process dies while a batch to more of them than there are memtables left for has come to the log alone.
+#[test]
+fn with_many_subtables_it_opens_after_the_process_died_in_a_batch_to_many() {
+    let (images, made) = in_a_batch_to_many(|memory| memory.mode(PmemMode::PageCache));
+    let (mut renewed, mut outcomes) = (0, BTreeSet::new());
+    for (stop, image) in images.iter().enumerate() {
+        let media = image.crash(CrashKind::Process, stop as u64);
+        let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop}: {e}"));
+        let is_there = has_batch_to_many(&db, made);
+        renewed += usize::from(db.stats().pmem_renewed);
+        db.close().unwrap();
+        let db = open(&media, &without_medium()).unwrap();
+        assert_eq!(has_batch_to_many(&db, made), is_there, "{stop}");
+        outcomes.insert(is_there);
+        db.close().unwrap();
+    }
+    assert!(renewed > 0 && outcomes.len() == 2, "{renewed} {outcomes:?}");
 }
 
 /// One that is asked for, in place of a lost one, and is too small for the subtables that there are: refused before anything is given up.

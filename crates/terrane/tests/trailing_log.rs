@@ -3,12 +3,13 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use support::pairs::{
-    self, WRITE, check_all_subtables, damage_is_reported_and_given_up_when_asked_for, make_all_subtables,
-    memory_file, prefix, while_opening_writes_data, without_medium,
+    self, WRITE, check_all_subtables, damage_is_reported_and_given_up_when_asked_for, has_batch_to_many,
+    in_a_batch_to_many, make_all_subtables, memory_file, prefix, while_opening_writes_data, without_medium,
 };
 use support::*;
 use terrane::media::Media;
@@ -249,6 +250,33 @@ fn with_many_subtables_it_opens_after_a_power_failure_and_mends_the_log() {
         db.close().unwrap();
     }
     assert!(exposed, "the log never lacked anything");
+}
+
+/// ... and when the process dies while a batch to more of them than there are memtables left for has come to the log alone: then a new memory is made
+/// if that is asked for, and the old one put aside.
+#[test]
+fn with_many_subtables_it_opens_after_the_process_died_in_a_batch_to_many() {
+    let (images, made) = in_a_batch_to_many(|memory| memory.trailing_log(true));
+    let (mut refused, mut outcomes) = (0, BTreeSet::new());
+    for (stop, image) in images.iter().enumerate() {
+        let media = image.crash(CrashKind::Process, stop as u64);
+        let db = match open(&media, &without_medium()) {
+            Ok(db) => db,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::OutOfSpace, "{stop}: {e}");
+                assert!(e.hint().is_some_and(|hint| hint.contains("renew_memory")), "{stop}: {e}");
+                refused += 1;
+                let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+                assert!(
+                    db.stats().pmem_renewed && media.exists(&memory_file().with_extension("lost-0")).unwrap()
+                );
+                db
+            }
+        };
+        outcomes.insert(has_batch_to_many(&db, made));
+        db.close().unwrap();
+    }
+    assert!(refused > 0 && outcomes.len() == 2, "{refused} {outcomes:?}");
 }
 
 /// Whatever else it loses, the log has all of so many records.

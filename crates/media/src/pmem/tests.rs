@@ -113,6 +113,42 @@ fn files_that_are_no_persistent_memory_are_told_from_missing_ones() {
 }
 
 #[test]
+fn what_lies_where_a_file_is_to_be_made_is_removed_only_if_it_was_left_there() {
+    let (_dir, machines) = machines();
+    for (media, path) in machines {
+        let beside = |suffix: &str| PathBuf::from([path.as_os_str(), suffix.as_ref()].join("".as_ref()));
+        let put = |name: &Path, bytes: &[u8]| {
+            let file = media.open(name, OpenMode { write: true, create_new: true, direct: false }).unwrap();
+            file.write_at(bytes, 0).unwrap();
+        };
+        let (new, small) = (beside(".new"), beside(".try"));
+        let beginning = [7; 5000];
+        // Of other things, ...
+        for (name, content) in
+            [(&new, &[7, 7, 0, 8][..]), (&new, &[&[7; 5000][..], &[1]].concat()), (&small, &[1])]
+        {
+            put(name, content);
+            let made = match name == &new {
+                true => create_pmem(&*media, &path, LEN, &beginning),
+                false => try_pmem(&*media, &path, PmemMode::StandIn),
+            };
+            let e = made.unwrap_err();
+            assert_eq!((e.kind(), e.file()), (ErrorKind::AlreadyExists, Some(&**name)), "{e}");
+            media.remove_file(name).unwrap();
+        }
+        // ... and what attempts left that were cut short.
+        for content in [&[][..], &[0; 100], &[7; 300], &[&[0; 4096][..], &[7; 904], &[0; 5000]].concat()] {
+            put(&new, content);
+            put(&small, &[0; 10]);
+            try_pmem(&*media, &path, PmemMode::StandIn).unwrap();
+            create_pmem(&*media, &path, LEN, &beginning).unwrap();
+            assert_eq!(media.list(path.parent().unwrap()).unwrap().len(), 1);
+            media.remove_file(&path).unwrap();
+        }
+    }
+}
+
+#[test]
 fn behind_a_memory_there_is_what_can_be_read() {
     let (_dir, machines) = machines();
     for (media, path) in machines {
@@ -148,7 +184,7 @@ fn whether_a_file_could_be_mapped_is_found_out_without_a_trace_and_fails_as_maki
     for (media, path) in machines {
         // A crash has left one of before.
         let mut left = path.clone().into_os_string();
-        left.push(".new");
+        left.push(".try");
         media.open(Path::new(&left), OpenMode { write: true, create_new: true, direct: false }).unwrap();
         for mode in [PmemMode::StandIn, PmemMode::PageCache] {
             try_pmem(&*media, &path, mode).unwrap();

@@ -45,6 +45,9 @@ use crate::recovery::RING_SLOTS;
 
 /// Of how many parts of all zones' bytes one is left out of the memtables' budget: commits on their way may need zones beyond it.
 const SPARE: usize = 8;
+/// Of how many memtables one is left for openings: where a log trails, commits that were on their way to some subtables when the process died may have
+/// come to the log alone, and what follows these there needs memtables behind.
+const FOR_OPENINGS: u64 = 32;
 /// Zones that memtables may take at least, whatever their budget is to be.
 const LEAST_ZONES: usize = 16;
 /// Zones that are asked back from the shelf at a time.
@@ -226,6 +229,19 @@ impl Chains {
         )
     }
 
+    /// As [`Chains::create`], in an open database.
+    ///
+    /// # Errors
+    /// As there; some memtables [are left](Chains::has_memtable_left).
+    pub(crate) fn create_next(&self, subtable: SubtableId, from: Lsn) -> Result<Chain> {
+        if self.has_memtable_left() {
+            return self.create(subtable, from);
+        }
+        let (_, all) = self.space.memtables_left();
+        let what = format!("no memtable is free of the {all} that persistent memory has");
+        Err(Error::new(ErrorKind::OutOfSpace, what).with_file(self.space.path()))
+    }
+
     /// So many subtables can there be where there are so many memtables.
     pub(crate) fn most_subtables(memtables: u64) -> u64 {
         Chains::without_spare(memtables)
@@ -235,9 +251,10 @@ impl Chains {
         all - all / SPARE as u64
     }
 
-    /// Whether there is a memtable that nobody has.
+    /// Whether there is a memtable that nobody has, but for what openings may need.
     pub(crate) fn has_memtable_left(&self) -> bool {
-        self.space.memtables_left().0 > 0
+        let (left, all) = self.space.memtables_left();
+        left > all / FOR_OPENINGS
     }
 
     /// Whether there can be one subtable more: each memtable needs another one to freeze.

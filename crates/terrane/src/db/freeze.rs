@@ -129,7 +129,7 @@ impl Engine {
         let memtable = match &self.journal {
             Journal::Log(_) => Memtable::new(kind, generation, budget, clock),
             Journal::Chains { chains, .. } => {
-                let chain = chains.create(table, self.settled())?;
+                let chain = chains.create_next(table, self.settled())?;
                 Memtable::chained(kind, generation, budget, clock, chains, chain)
             }
         };

@@ -15,7 +15,7 @@ const LOCK: &str = "LOCK";
 /// Name of the persistent memory, unless another one is asked for.
 pub(crate) const MEMORY: &str = "pmem";
 /// What a database's files are called, besides the lock: exact names, and prefixes followed by digits.
-const NAMES: [&str; 5] = ["SUPER", "SUPER.tmp", "tail", MEMORY, "pmem.new"];
+const NAMES: [&str; 6] = ["SUPER", "SUPER.tmp", "tail", MEMORY, "pmem.new", "pmem.try"];
 const PREFIXES: [&str; 4] = ["data-", "log-", "manifest-", "pmem.lost-"];
 
 fn is_ours(name: &str) -> bool {

@@ -8,7 +8,8 @@
 //!
 //! A memory in the page cache has a log beside it that has all that it has ([`crate::db::journal`]). So where it cannot be trusted, is not
 //! there, or has more than the log, which lost what its tail had when a write to it failed, a new one is made in its place. What chains
-//! have not is replayed from the log, into ordinary memory ([`super::target`]).
+//! have not is replayed from the log, into ordinary memory ([`super::target`]). So it is, too, if there are too few memtables in it for what
+//! comes behind that.
 //!
 //! A memory on a device may have a log beside it too. After a power failure it has more than the log, and keeps it: the log goes on behind
 //! a gap ([`crate::log`]), and what the gap stands for is written out at once. If it is lost, a new one is made if [`Options::renew_memory`]
@@ -219,15 +220,31 @@ pub(super) fn restore(
         let make = make_memtables(kinds, means.budget, means.clock, means.media);
         replay::replay(means.media, renewal.log, state, found.targets(state), make)
     };
+    let join = |found: &mut InMemory, replayed: &mut Replayed| {
+        found.gap = replayed.gap.clone();
+        found.join(std::mem::take(&mut replayed.beside), replayed.log.end, kinds, means)
+    };
     let mut replayed = replay(&found)?;
-    if replayed.log.end < found.end && place.mode == MemoryMode::PageCache {
-        // What the log had in its tail alone it gave up when a write failed: it is what was promised, and all that later commits stand behind.
-        drop((replayed, found));
-        found = use_anew(renewal.make(path, place, true)?)?;
-        replayed = replay(&found)?;
+    let in_page_cache = place.mode == MemoryMode::PageCache;
+    let is_short = replayed.log.end < found.end;
+    // What the log had in its tail alone it gave up when a write failed: it is what was promised, and all that later commits stand behind.
+    if !(is_short && in_page_cache) {
+        match join(&mut found, &mut replayed) {
+            // Subtables have all memtables between them, and commits on their way to many had come to the log alone. It has all that the memory has.
+            Err(e) if e.kind() == ErrorKind::OutOfSpace && !is_short && replayed.gap.is_empty() => {
+                if !in_page_cache && !renewal.wanted {
+                    return Err(e.with_hint(
+                        "the log has all that is in it: Options::renew_memory (terrane --renew-memory) has a new one made",
+                    ));
+                }
+            }
+            joined => return joined.map(|()| (Some(replayed), found)),
+        }
     }
-    found.gap = replayed.gap.clone();
-    found.join(std::mem::take(&mut replayed.beside), replayed.log.end, kinds, means)?;
+    drop((replayed, found));
+    let mut found = use_anew(renewal.make(path, place, in_page_cache)?)?;
+    let mut replayed = replay(&found)?;
+    join(&mut found, &mut replayed)?;
     Ok((Some(replayed), found))
 }
 

@@ -65,13 +65,13 @@ impl Renewal<'_> {
     /// `e`, with what can be done about it; [`ErrorKind::Corruption`] if the log lacks what the memory had;
     /// [`ErrorKind::InvalidArgument`] if the memory is elsewhere; what making one fails with.
     pub(super) fn instead(&self, e: Error, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
-        use ErrorKind::{Corruption, NotFound, Stale};
+        use ErrorKind::{Corruption, Io, NotFound, Stale};
         let in_page_cache = place.mode == MemoryMode::PageCache;
         match e.kind() {
             // Found out behind whose it is. One that it was not at before may be somebody's copy.
             Stale if in_page_cache => self.make(path, place, self.was_at.is_none()),
             NotFound if in_page_cache && !self.was_moved => self.make(path, place, false),
-            NotFound | Stale | Corruption if place.has_log && self.wanted => {
+            NotFound | Stale | Corruption | Io if place.has_log && self.wanted => {
                 if !in_page_cache || self.was_moved {
                     self.check(&path)?;
                 }
@@ -181,7 +181,7 @@ fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
                     "mount it, or say where it is (Options::pmem_path, terrane --pmem); {why}"
                 ))
         }
-        ErrorKind::Corruption | ErrorKind::Stale if place.has_log => e.with_hint(renew),
+        ErrorKind::Corruption | ErrorKind::Stale | ErrorKind::Io if place.has_log => e.with_hint(renew),
         ErrorKind::Corruption => e.with_hint("restore the database, its memory with it, from a backup"),
         _ => e,
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use terrane::media::sim::{CrashKind, Image, OpInfo, OpKind, SimMedia};
 use terrane::media::{Media, OpenMode};
-use terrane::{Db, Durability, ErrorKind, Options, ReadOptions, Subtable, WriteBatch};
+use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemOptions, ReadOptions, Subtable, WriteBatch};
 
 use super::{DIR, TUNING, open};
 
@@ -65,6 +65,53 @@ pub fn make_all_subtables(db: &Db) -> usize {
     }
     assert!(made > 70, "{made}");
     made
+}
+
+/// Subtables that a batch is for: more than memtables that all subtables leave.
+const MANY: usize = 70;
+
+/// A machine with as many subtables as may be made, many of which have a record, while a batch goes to these: what it had every few calls, and how
+/// many subtables there are.
+pub fn in_a_batch_to_many(memory: impl FnOnce(PmemOptions) -> PmemOptions) -> (Vec<Image>, usize) {
+    let media = SimMedia::new(2);
+    let memory = memory(PmemOptions::new(8 << 20).zone_bytes(32 << 10));
+    let db = open(&media, &without_medium().medium(Medium::Pmem(memory))).unwrap();
+    let mut tables = Vec::new();
+    while let Ok(t) = db.create_subtable(&format!("t{}", tables.len()), super::tiny_table()) {
+        tables.push(t);
+    }
+    let mut batch = WriteBatch::new();
+    for t in &tables[..MANY] {
+        t.put(b"k", b"v").unwrap();
+        batch.put(t, b"k", b"newer").unwrap();
+    }
+    let images = Arc::new(Mutex::new((0, Vec::new())));
+    let sink = images.clone();
+    media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| {
+        let (calls, images) = &mut *sink.lock().unwrap();
+        if *calls % 8 == 0 {
+            images.push(m.image());
+        }
+        *calls += 1;
+    })));
+    db.write(batch, Durability::Buffered).unwrap();
+    media.on_op(None);
+    assert_eq!(db.stats().flushes, 0, "all of it is in memory");
+    let made = tables.len();
+    drop((tables, db));
+    media.shutdown();
+    (std::mem::take(&mut images.lock().unwrap().1), made)
+}
+
+/// Whether that batch is there, of which there must be all or nothing.
+pub fn has_batch_to_many(db: &Db, made: usize) -> bool {
+    let value = |n: usize| db.subtable(&format!("t{n}")).unwrap().get(b"k").unwrap();
+    let is_there = value(0).as_deref() == Some(b"newer");
+    for n in 0..made {
+        let want = (n < MANY).then(|| if is_there { b"newer".to_vec() } else { b"v".to_vec() });
+        assert_eq!(value(n), want, "{n} of {made}");
+    }
+    is_there
 }
 
 /// Whether all of [`make_all_subtables`] is there.
