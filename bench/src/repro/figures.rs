@@ -393,7 +393,7 @@ fn ycsb_claims() -> impl Iterator<Item = Claim> {
 /// memtables; beside it one that has as much memory for them as XP, and RocksDB like either, synced and not. Caches have a fifth of the
 /// data, as there, where half of that were for rows.
 fn pm_ycsb() -> Vec<Part> {
-    // The data is a little more than four times what the memory holds, and A writes as much as that.
+    // The data is a little more than four times what the memory holds. With zipf A writes more than that, uniform half as much.
     let sizes = format!("{YCSB_RECORDS} --memtable-mib 208 --ops 1000000000 --seconds 13");
     let parts = ["0", "0.9999"].into_iter().flat_map(|zipf| {
         let beside = YCSB_CLAIMS.into_iter().map(|(w, _)| pair(PM, SKIPLIST, w, Of::Speed, None));
