@@ -289,7 +289,7 @@ fn a_flush_that_fails_while_a_memory_is_opened_counts_as_well() {
         }
         let media = media.image().crash(CrashKind::Process, failing);
         media.set_fault(Some(FaultPlan::nth(failing, Fault::Io).only(&[OpKind::Sync])));
-        assert_eq!(open(&media, PmemMode::PageCache).map(drop).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(open(&media, PmemMode::PageCache).map(drop).unwrap_err().kind(), ErrorKind::Stale);
         media.set_fault(None);
         let e = open(&media, PmemMode::PageCache).map(drop).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Stale, "closed: {closed}, flush {failing}");

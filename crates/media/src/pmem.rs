@@ -25,6 +25,7 @@ mod tests;
 pub use cost::{CostlyPmem, PmemCost};
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -42,6 +43,9 @@ pub const PM_BLOCK: usize = 256;
 /// So many bytes behind a memory may be read too, and are zero: as far as two lengths of four bytes lead that are damaged, and what stands in front
 /// of them. Addresses are all that they take.
 pub const READABLE_BEHIND: usize = (2 << 32) + 4096;
+
+/// What whoever uses a memory stores to first; zeros until then.
+const UNUSED: Range<usize> = SECTOR..3 * SECTOR;
 
 /// How much of a new file one write fills with zeros.
 const PREWRITE: usize = 1 << 20;
@@ -127,9 +131,11 @@ pub trait Pmem: Send + Sync + Debug {
 
 /// Makes the file `path` of `len` bytes, `beginning` and zeros behind it, durably and all at once: after a crash it is there whole or not
 /// at all. All of it is written, so that no store can fail for want of space. Map it with [`Media::map_pmem`]. Until it is whole it is `path.new`.
+/// What an attempt has left there that was cut short is removed: a file that begins with zeros or the same eight bytes, and has nothing in its second and
+/// third sector, one of which is the first that is to be stored to when it is used.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`] if there is such a file, or one of that other name that is not what an attempt left which was cut short; [`ErrorKind::InvalidArgument`] unless `len` is a positive multiple of 4096 that
+/// [`ErrorKind::AlreadyExists`] if there is such a file, or another one of that other name; [`ErrorKind::InvalidArgument`] unless `len` is a positive multiple of 4096 that
 /// has room for the beginning; what the medium fails with.
 pub fn create_pmem(media: &dyn Media, path: &Path, len: usize, beginning: &[u8]) -> Result<()> {
     if len == 0 || !len.is_multiple_of(SECTOR) || beginning.len() > len {
@@ -185,15 +191,18 @@ fn beside(media: &dyn Media, path: &Path, suffix: &str, beginning: &[u8]) -> Res
     Ok(name)
 }
 
-/// Whether a file may be what is left of making one with this `beginning`: as far as that goes, or a sector at least, each byte is as it is there or
-/// was not written.
+/// Whether a file may be what is left of making one with such a `beginning`, the same or another: it begins as that does or was not written yet, and
+/// nobody has used it.
 fn is_left_over(media: &dyn Media, path: &Path, beginning: &[u8]) -> Result<bool> {
     let file = media.open(path, OpenMode::READ)?;
-    let looked_at = beginning.len().next_multiple_of(SECTOR).max(SECTOR);
-    let mut found = vec![0; looked_at.min(usize::try_from(file.len()?).unwrap_or(looked_at))];
+    let mut found = vec![0; UNUSED.end.min(usize::try_from(file.len()?).unwrap_or(UNUSED.end))];
     file.read_at(&mut found, 0)?;
-    let wanted = beginning.iter().copied().chain(std::iter::repeat(0));
-    Ok(found.iter().zip(wanted).all(|(found, wanted)| *found == 0 || *found == wanted))
+    let (first, unused) = found.split_at(found.len().min(UNUSED.start));
+    let begins = match beginning.first_chunk::<8>() {
+        Some(magic) => first.iter().zip(magic).all(|(found, magic)| *found == 0 || found == magic),
+        None => first.iter().all(|b| *b == 0),
+    };
+    Ok(begins && unused.iter().all(|b| *b == 0))
 }
 
 fn fill(media: &dyn Media, path: &Path, len: usize, beginning: &[u8]) -> Result<()> {

@@ -122,10 +122,10 @@ fn what_lies_where_a_file_is_to_be_made_is_removed_only_if_it_was_left_there() {
             file.write_at(bytes, 0).unwrap();
         };
         let (new, small) = (beside(".new"), beside(".try"));
-        let beginning = [7; 5000];
+        let beginning = [7; 300];
         // Of other things, ...
         for (name, content) in
-            [(&new, &[7, 7, 0, 8][..]), (&new, &[&[7; 5000][..], &[1]].concat()), (&small, &[1])]
+            [(&new, &[7, 7, 0, 8][..]), (&new, &[&[7; 4096][..], &[0; 8191], &[1]].concat()), (&small, &[1])]
         {
             put(name, content);
             let made = match name == &new {
@@ -137,7 +137,7 @@ fn what_lies_where_a_file_is_to_be_made_is_removed_only_if_it_was_left_there() {
             media.remove_file(name).unwrap();
         }
         // ... and what attempts left that were cut short.
-        for content in [&[][..], &[0; 100], &[7; 300], &[&[0; 4096][..], &[7; 904], &[0; 5000]].concat()] {
+        for content in [&[][..], &[0; 100], &[7; 300], &[&[7; 8][..], &[1; 100], &[0; 20_000]].concat()] {
             put(&new, content);
             put(&small, &[0; 10]);
             try_pmem(&*media, &path, PmemMode::StandIn).unwrap();

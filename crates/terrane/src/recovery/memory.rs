@@ -234,7 +234,8 @@ pub(super) fn restore(
             Err(e) if e.kind() == ErrorKind::OutOfSpace && !is_short && replayed.gap.is_empty() => {
                 if !in_page_cache && !renewal.wanted {
                     return Err(e.with_hint(
-                        "the log has all that is in it: Options::renew_memory (terrane --renew-memory) has a new one made",
+                        "the log has all that is in it: Options::renew_memory (terrane --renew-memory) has a new one made; if the power \
+                         fails before that opening is done, the newest commits may be lost",
                     ));
                 }
             }

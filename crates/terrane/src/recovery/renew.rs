@@ -71,7 +71,10 @@ impl Renewal<'_> {
             // Found out behind whose it is. One that it was not at before may be somebody's copy.
             Stale if in_page_cache => self.make(path, place, self.was_at.is_none()),
             NotFound if in_page_cache && !self.was_moved => self.make(path, place, false),
-            NotFound | Stale | Corruption | Io if place.has_log && self.wanted => {
+            // (On a device what cannot be read is damage, and much else is told as `Io` that passes: rights, limits of the process.)
+            kind @ (NotFound | Stale | Corruption | Io)
+                if place.has_log && self.wanted && (in_page_cache || kind != Io) =>
+            {
                 if !in_page_cache || self.was_moved {
                     self.check(&path)?;
                 }
@@ -181,7 +184,8 @@ fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
                     "mount it, or say where it is (Options::pmem_path, terrane --pmem); {why}"
                 ))
         }
-        ErrorKind::Corruption | ErrorKind::Stale | ErrorKind::Io if place.has_log => e.with_hint(renew),
+        ErrorKind::Io if place.mode == MemoryMode::PageCache => e.with_hint(renew),
+        ErrorKind::Corruption | ErrorKind::Stale if place.has_log => e.with_hint(renew),
         ErrorKind::Corruption => e.with_hint("restore the database, its memory with it, from a backup"),
         _ => e,
     }
