@@ -33,7 +33,7 @@ fn options(medium: &str) -> Options {
 fn child(medium: &str, before: u64, dir: &str) -> ! {
     let db = Db::open(dir, options(medium)).unwrap();
     let table = db.create_subtable("t", terrane::SubtableOptions::new()).unwrap();
-    let (ended, mut say) = std::io::pipe().unwrap();
+    let (mut ended, mut say) = std::io::pipe().unwrap();
     let (mut nothing, _kept) = std::io::pipe().unwrap();
     std::thread::spawn(move || {
         let put = |n: u64| table.put(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), &[7; 24]).unwrap();
@@ -50,8 +50,9 @@ fn child(medium: &str, before: u64, dir: &str) -> ! {
     });
     let (told, end) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        for byte in ended.bytes() {
-            told.send(byte.unwrap()).unwrap();
+        let mut said = [0];
+        while ended.read(&mut said).unwrap() > 0 {
+            told.send(said[0]).unwrap();
         }
     });
     // Until it begins it is as slow as the machine.
