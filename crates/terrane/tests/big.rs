@@ -63,6 +63,27 @@ fn write(rng: &mut Rng, txn: &mut Transaction, t: &Subtable, model: &mut Rows) {
     }
 }
 
+/// What a transaction has read of what it spilled does not stay in the cache when it is given up.
+#[test]
+fn what_a_transaction_that_is_rolled_back_has_read_of_its_own_leaves_the_cache() {
+    let (_media, db) = fresh(1, &tiny()).unwrap();
+    let t = db.subtable("t0").unwrap();
+    let before = db.stats().cache_bytes;
+    let mut txn = begin(&db, Isolation::Snapshot);
+    let key = |n: u32| format!("k{n:06}").into_bytes();
+    (0..8000).for_each(|n| txn.put(&t, &key(n), &[7; 60]).unwrap());
+    for n in (0..8000).step_by(5) {
+        assert!(txn.get(&t, &key(n)).unwrap().is_some());
+    }
+    let read = db.stats().cache_bytes;
+    assert!(read > before + (64 << 10), "it was read by way of the cache");
+    txn.rollback();
+    db.wait_idle().unwrap();
+    // But for what waits for others to have looked away.
+    let left = db.stats().cache_bytes;
+    assert!(left - before < (read - before) / 2, "{left} bytes of {read}, {before} before");
+}
+
 #[test]
 fn a_large_transaction_reads_its_own_writes_and_commits_whole() {
     for seed in 0..12 {

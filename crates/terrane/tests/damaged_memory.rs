@@ -51,6 +51,10 @@ impl Content {
         self.file.write_all_at(&[self.bytes[at] ^ bits], at as u64).unwrap();
     }
 
+    fn overwrite(&self, at: usize, with: &[u8]) {
+        self.file.write_all_at(with, at as u64).unwrap();
+    }
+
     fn mend(&self, at: usize) {
         self.file.write_all_at(&self.bytes[at..=at], at as u64).unwrap();
     }
@@ -305,6 +309,41 @@ fn what_is_put_beside_a_damaged_key_is_found() {
             );
             drop((t, db));
         }
+    }
+}
+
+/// A sequence that looks as large as that of the next put of its key, or larger, for as long as that takes.
+#[test]
+fn a_sequence_that_is_damaged_for_a_while_hides_no_later_put() {
+    for (kind, far) in [IndexKind::Art, IndexKind::Skiplist].into_iter().flat_map(|k| [(k, 0), (k, 1 << 30)])
+    {
+        let (_dir, file, _db, t) = in_a_file(kind);
+        t.put(b"key a", b"old").unwrap();
+        t.put(b"key k", b"old").unwrap();
+        let content = Content::of(&file);
+        // Seven bytes in front of two lengths.
+        let place = |what: &[u8]| content.find(what) - 10;
+        let seq =
+            |at: usize| u64::from_le_bytes([&content.bytes[at..at + 7], &[0]].concat().try_into().unwrap());
+        let at = place(b"key kold");
+        let next = seq(at) + (seq(at) - seq(place(b"key aold")));
+        content.overwrite(at, &(next + far).to_le_bytes()[..7]);
+        t.put(b"key k", b"new").unwrap();
+        let now = Content::of(&file);
+        let newer = now.find(b"key knew") - 10;
+        assert_eq!(now.bytes[newer..newer + 7], next.to_le_bytes()[..7], "which was foreseen");
+        content.overwrite(at, &content.bytes[at..at + 7]);
+        // Nobody may be told of the old one any more.
+        let is_right = || match t.get(b"key k") {
+            Ok(value) => value.as_deref() == Some(b"new"),
+            Err(e) => e.kind() == ErrorKind::Corruption,
+        };
+        assert!(is_right(), "{kind:?} {far}");
+        match t.flush() {
+            Ok(()) => assert_eq!(t.get(b"key k").unwrap().as_deref(), Some(&b"new"[..]), "{kind:?} {far}"),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Corruption),
+        }
+        assert!(is_right(), "{kind:?} {far}, after flushing");
     }
 }
 

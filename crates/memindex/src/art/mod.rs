@@ -61,6 +61,7 @@ use lock::Wait;
 use node::{NodeRef, Slot};
 use pool::Pool;
 use reclaim::{Domain, Guard};
+use versions::VersionList;
 use word::Kind;
 
 pub(crate) use descent::Descent;
@@ -199,12 +200,14 @@ impl Art {
         record().is_none_or(|record| check(&self.read(record)))
     }
 
-    /// Notes it if a record was damaged that says where something is put.
+    /// Notes it if a record was damaged that says where something is put. False then.
     #[inline]
-    fn lean_on(&self, record: impl FnOnce() -> Option<RecordPtr>) {
-        if !self.is_sound(record) {
+    fn lean_on(&self, record: impl FnOnce() -> Option<RecordPtr>) -> bool {
+        let sound = self.is_sound(record);
+        if !sound {
             self.misled.store(true, Ordering::Relaxed);
         }
+        sound
     }
 
     /// Bytes taken from the budget.
@@ -243,7 +246,7 @@ impl Art {
                 if newest.key != key || newest.seq <= snapshot {
                     return (newest.key == key).then_some(newest);
                 }
-                list.at_or_below(snapshot, guard).map(|record| self.read(record))
+                self.older(list, snapshot, guard).map(|record| self.read(record))
             }
         }
     }
@@ -257,7 +260,18 @@ impl Art {
         if self.read(newest).seq <= snapshot {
             return Some(newest);
         }
-        older?.at_or_below(snapshot, &self.domain.pin())
+        self.older(older?, snapshot, &self.domain.pin())
+    }
+
+    /// A version of a list. One whose sequence was damaged when the list was begun, and is not any more, is where it says by the list alone: a walk from
+    /// sequence to sequence would come to it for ever.
+    fn older(&self, list: &VersionList, snapshot: Seq, guard: &Guard<'_>) -> Option<RecordPtr> {
+        let found = list.at_or_below(snapshot, guard)?;
+        if self.read(found).seq <= snapshot {
+            return Some(found);
+        }
+        self.misled.store(true, Ordering::Relaxed);
+        None
     }
 
     /// The newest record of a leaf.
@@ -530,9 +544,8 @@ impl Art {
             }
             Leaf::One(only) => only,
         };
-        // What the list says of its sequence from here on.
-        self.lean_on(|| Some(only));
-        let other = self.read(only).seq;
+        // What the list says of its sequence from here on. A damaged one must neither pass for this record's nor stand before it, for the damage may go.
+        let other = if self.lean_on(|| Some(only)) { self.read(only).seq } else { 0 };
         let list = match other.cmp(&seq) {
             Order::Equal => return Ok(Inserted::Nothing),
             order => {

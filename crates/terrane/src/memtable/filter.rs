@@ -139,13 +139,14 @@ impl KeyFilter {
     /// Whether there may be a record with the key whose hash that is. Asks for it only if there is any.
     #[inline]
     pub(crate) fn may_have(&self, hash: impl FnOnce() -> u64) -> bool {
-        self.stages[0].get().is_some() && self.has_bits(hash())
+        self.stages.iter().any(|pieces| pieces.get().is_some()) && self.has_bits(hash())
     }
 
     #[inline]
     fn has_bits(&self, hash: u64) -> bool {
+        // A later one may be seen before an earlier one is: who has set it up need not have set up that.
         let mut stages =
-            self.stages.iter().enumerate().map_while(|(stage, pieces)| Some((stage, pieces.get()?)));
+            self.stages.iter().enumerate().filter_map(|(stage, pieces)| Some((stage, pieces.get()?)));
         let bits = bits_of(hash);
         stages.any(|(stage, pieces)| has_bits_in(stage, pieces, hash, bits))
     }

@@ -274,10 +274,13 @@ impl Memtable {
             return if records.index().is_misled() { Err(self.misled()) } else { Ok(()) };
         };
         records.verify(found)?;
-        // Damage that is gone again may have led the index to take it for another one's older version.
-        match found.key == key {
+        // Damage that is gone again may have led the index to take it for another one's older version, or for an older one than it is.
+        match found.key == key && found.seq <= snapshot {
             true => Ok(()),
-            false => Err(self.damaged("a record of a memtable has another key than its index".to_owned())),
+            false => {
+                Err(self
+                    .damaged("a record of a memtable has another key or sequence than its index".to_owned()))
+            }
         }
     }
 

@@ -133,6 +133,11 @@ pub(crate) fn frames_of(meta: &ExtentMeta) -> u64 {
     }
 }
 
+/// All names that frames of an extent may have.
+pub(crate) fn names_of_frames(meta: &ExtentMeta) -> [u64; 2] {
+    [meta.id.0, meta.id.0 | OWN]
+}
+
 impl Extent {
     /// The extent that `meta` describes; `file` is its data file, `subtable` the name for errors.
     pub(crate) fn new(

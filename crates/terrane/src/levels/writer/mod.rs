@@ -24,6 +24,7 @@ use terrane_format::tombstone::RangeTombstones;
 use terrane_media::Errand;
 
 use super::Homes;
+use super::extent::names_of_frames;
 use super::space::{Alloc, Space};
 use super::state::Ids;
 pub(crate) use heirs::{Heir, Heirs};
@@ -267,7 +268,8 @@ impl Drop for WrittenRun {
             let _ = self.catch_up();
         }
         for meta in self.extents.drain(..) {
-            self.cache.remove_extent(meta.id.0);
+            // A transaction may have read its own.
+            names_of_frames(&meta).into_iter().for_each(|name| self.cache.remove_extent(name));
             let freed = self.space.free(Alloc::of_extent(&meta));
             debug_assert!(freed.is_ok(), "extent {} owned its space", meta.id);
         }
