@@ -108,6 +108,15 @@ impl MemIndex {
         }
     }
 
+    /// Of an index that is [misled](MemIndex::is_misled), the record of `key` that was found damaged when another version was put beside it. It counts as older
+    /// than all others, and may not be.
+    pub fn misplaced(&self, key: &[u8]) -> Option<Record<'_>> {
+        match &self.structure {
+            Structure::Art(art) => art.misplaced(key),
+            Structure::Skiplist(_) => None,
+        }
+    }
+
     /// Adds a version of `key`. Any number of threads may insert at once; the sequences of one key may arrive in any
     /// order. A (key, sequence) pair that is there already stays as it is.
     ///

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -383,4 +385,23 @@ fn small_indexes_are_cheap() {
         }
         assert!(budget.used() <= indexes.len() * (40 << 10), "{}", budget.used());
     }
+}
+
+/// A record that is damaged while an older one of its key comes late: that is found, and whoever asks is told what it may have taken the place of.
+#[test]
+fn what_was_damaged_beside_a_late_version_is_told() {
+    let damaged = Arc::new(AtomicBool::new(false));
+    let mut index = MemIndex::new(IndexKind::Art, MemoryBudget::new(0));
+    let is_damaged = damaged.clone();
+    index.check_with(move |record| record.seq != 10 || !is_damaged.load(Ordering::Relaxed));
+    index.insert(b"key", 10, 1, b"newer").unwrap();
+    assert!(index.misplaced(b"key").is_none());
+    damaged.store(true, Ordering::Relaxed);
+    index.insert(b"key", 5, 1, b"late").unwrap();
+    damaged.store(false, Ordering::Relaxed);
+    index.insert(b"key", 20, 1, b"newest").unwrap();
+    assert!(index.is_misled());
+    assert_eq!(index.get(b"key", 12).map(|r| r.seq), Some(5));
+    assert_eq!(index.misplaced(b"key").map(|r| r.seq), Some(10));
+    assert!(index.misplaced(b"other").is_none_or(|r| r.key != b"other"));
 }

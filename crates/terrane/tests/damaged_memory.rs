@@ -347,6 +347,29 @@ fn a_sequence_that_is_damaged_for_a_while_hides_no_later_put() {
     }
 }
 
+/// ... and one beside which nothing is put meanwhile misleads nobody: it is reported, and that is all.
+#[test]
+fn a_sequence_that_is_damaged_for_a_while_stands_in_nobodys_way_later() {
+    let (_dir, file, _db, t) = in_a_file(IndexKind::Art);
+    for (key, value) in [(b"key a", b"old"), (b"key k", b"old"), (b"key k", b"new")] {
+        t.put(key, value).unwrap();
+    }
+    let content = Content::of(&file);
+    for value in [&b"key kold"[..], b"key knew"] {
+        let at = content.find(value) - 10;
+        content.overwrite(at + 5, &[1]);
+        let scanned = t.range(terrane::ReadOptions::new()).unwrap().find_map(Result::err);
+        let e = t.get(b"key k").err().or(scanned).or(t.flush().err()).unwrap();
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        content.overwrite(at, &content.bytes[at..at + 7]);
+        assert_eq!(t.get(b"key k").unwrap().as_deref(), Some(&b"new"[..]));
+        assert_eq!(t.get(b"key l").unwrap(), None);
+        assert_eq!(t.range(terrane::ReadOptions::new()).unwrap().map(Result::unwrap).count(), 2);
+    }
+    t.flush().unwrap();
+    assert_eq!(t.get(b"key k").unwrap().as_deref(), Some(&b"new"[..]));
+}
+
 /// Any bit of a record that has an older one behind it and others beside it.
 #[test]
 fn a_check_finds_every_flipped_bit_and_comes_to_its_end() {

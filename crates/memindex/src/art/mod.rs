@@ -61,7 +61,7 @@ use lock::Wait;
 use node::{NodeRef, Slot};
 use pool::Pool;
 use reclaim::{Domain, Guard};
-use versions::VersionList;
+use versions::{MISPLACED, VersionList};
 use word::Kind;
 
 pub(crate) use descent::Descent;
@@ -200,14 +200,19 @@ impl Art {
         record().is_none_or(|record| check(&self.read(record)))
     }
 
-    /// Notes it if a record was damaged that says where something is put. False then.
+    /// Notes it if a record was damaged that says where something is put.
     #[inline]
-    fn lean_on(&self, record: impl FnOnce() -> Option<RecordPtr>) -> bool {
-        let sound = self.is_sound(record);
-        if !sound {
+    fn lean_on(&self, record: impl FnOnce() -> Option<RecordPtr>) {
+        if !self.is_sound(record) {
             self.misled.store(true, Ordering::Relaxed);
         }
-        sound
+    }
+
+    /// The record of `key` that was damaged when another version of the key was put beside it, and stands before all of them for that.
+    pub(crate) fn misplaced(&self, key: &[u8]) -> Option<Record<'_>> {
+        let guard = self.domain.pin();
+        let Leaf::Many(list) = self.leaf(self.find(key, &guard))? else { return None };
+        list.at_or_below(MISPLACED, &guard).map(|record| self.read(record))
     }
 
     /// Bytes taken from the budget.
@@ -263,11 +268,11 @@ impl Art {
         self.older(older?, snapshot, &self.domain.pin())
     }
 
-    /// A version of a list. One whose sequence was damaged when the list was begun, and is not any more, is where it says by the list alone: a walk from
-    /// sequence to sequence would come to it for ever.
+    /// A version of a list. One that was damaged when the list was begun, and is not any more, would be come to for ever by a walk from sequence to sequence. (One that is
+    /// damaged now is its reader's to report.)
     fn older(&self, list: &VersionList, snapshot: Seq, guard: &Guard<'_>) -> Option<RecordPtr> {
         let found = list.at_or_below(snapshot, guard)?;
-        if self.read(found).seq <= snapshot {
+        if self.read(found).seq <= snapshot || !self.is_sound(|| Some(found)) {
             return Some(found);
         }
         self.misled.store(true, Ordering::Relaxed);
@@ -544,8 +549,13 @@ impl Art {
             }
             Leaf::One(only) => only,
         };
-        // What the list says of its sequence from here on. A damaged one must neither pass for this record's nor stand before it, for the damage may go.
-        let other = if self.lean_on(|| Some(only)) { self.read(only).seq } else { 0 };
+        // What the list says of it from here on. A damaged one must neither pass for this record's nor stand before it, for the damage may go.
+        let was = self.read(only);
+        let sound = self.check.as_ref().is_none_or(|check| check(&was));
+        if !sound {
+            self.misled.store(true, Ordering::Relaxed);
+        }
+        let other = if sound { was.seq } else { MISPLACED };
         let list = match other.cmp(&seq) {
             Order::Equal => return Ok(Inserted::Nothing),
             order => {

@@ -19,6 +19,9 @@ use crate::art::pool::Pool;
 use crate::art::reclaim::Guard;
 use crate::record::RecordPtr;
 
+/// Where a damaged record stands in a list: below all sequences that there are.
+pub(crate) const MISPLACED: Seq = 0;
+
 const LOCKED: u64 = 1;
 const MOVING: u64 = 2;
 const STEP: u64 = 4;

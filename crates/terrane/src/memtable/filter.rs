@@ -106,8 +106,7 @@ impl KeyFilter {
     pub(crate) fn add(&self, hash: u64) {
         let stage = self.newest.load(Relaxed);
         let ((piece, word), size) = (place(hash, stage), piece_words(stage));
-        let pieces =
-            self.stages[stage].get_or_init(|| (0..WORDS[stage] / size).map(|_| OnceLock::new()).collect());
+        let pieces = self.pieces_of(stage);
         let piece = pieces[piece].get_or_init(|| {
             let bytes = size * size_of::<u64>();
             self.budget.charge(bytes);
@@ -122,6 +121,17 @@ impl KeyFilter {
         if (hash >> 24).is_multiple_of(COUNTED) {
             self.count(stage);
         }
+    }
+
+    /// Those of a stage. Whoever sees them sees those of all stages before it: another thread may have set these up.
+    #[inline]
+    fn pieces_of(&self, stage: usize) -> &[Piece] {
+        self.stages[stage].get_or_init(|| {
+            if let Some(before) = stage.checked_sub(1) {
+                self.pieces_of(before);
+            }
+            (0..WORDS[stage] / piece_words(stage)).map(|_| OnceLock::new()).collect()
+        })
     }
 
     #[cold]
@@ -139,14 +149,13 @@ impl KeyFilter {
     /// Whether there may be a record with the key whose hash that is. Asks for it only if there is any.
     #[inline]
     pub(crate) fn may_have(&self, hash: impl FnOnce() -> u64) -> bool {
-        self.stages.iter().any(|pieces| pieces.get().is_some()) && self.has_bits(hash())
+        self.stages[0].get().is_some() && self.has_bits(hash())
     }
 
     #[inline]
     fn has_bits(&self, hash: u64) -> bool {
-        // A later one may be seen before an earlier one is: who has set it up need not have set up that.
         let mut stages =
-            self.stages.iter().enumerate().filter_map(|(stage, pieces)| Some((stage, pieces.get()?)));
+            self.stages.iter().enumerate().map_while(|(stage, pieces)| Some((stage, pieces.get()?)));
         let bits = bits_of(hash);
         stages.any(|(stage, pieces)| has_bits_in(stage, pieces, hash, bits))
     }

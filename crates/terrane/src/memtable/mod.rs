@@ -274,8 +274,14 @@ impl Memtable {
             return if records.index().is_misled() { Err(self.misled()) } else { Ok(()) };
         };
         records.verify(found)?;
-        // Damage that is gone again may have led the index to take it for another one's older version, or for an older one than it is.
-        match found.key == key && found.seq <= snapshot {
+        // Damage that is gone again may have led the index to take it for another one's older version, or for an older one than it is, ...
+        let mut is_it = found.key == key && found.seq <= snapshot;
+        if records.index().is_misled() {
+            // ... or to take what it should have found for one.
+            let passed = records.index().misplaced(key);
+            is_it &= !passed.is_some_and(|passed| found.seq < passed.seq && passed.seq <= snapshot);
+        }
+        match is_it {
             true => Ok(()),
             false => {
                 Err(self
