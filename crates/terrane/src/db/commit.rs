@@ -342,28 +342,25 @@ impl Engine {
         let (mut ops, mut seq) = (Ops::new(&r.body), lsn + 1);
         let mut next = ops.next().transpose()?;
         while let Some(Op { subtable: id, .. }) = next {
-            let Some(table) = r.tables.iter().find(|t| t.id == id) else {
-                if r.kind == EntryKind::Commit {
-                    // Dropped since it was prepared.
-                    while next.is_some_and(|op| op.subtable == id) {
-                        seq += 1;
-                        next = ops.next().transpose()?;
-                    }
-                    continue;
+            let table = match r.tables.iter().find(|t| t.id == id) {
+                // (What was prepared needs its large values until that is known durably: see `Engine::free_values_for`.)
+                Some(table) if r.kind != EntryKind::Batch || !table.is_dropped() => Some(table),
+                None if r.kind != EntryKind::Commit => {
+                    return Err(Error::corruption("a batch names a subtable that it did not enter"));
                 }
-                return Err(Error::corruption("a batch names a subtable that it did not enter"));
+                _ => None,
             };
-            if table.is_dropped() && r.kind == EntryKind::Batch {
-                // As in `Engine::free_values_for`.
+            let Some(table) = table else {
+                // Dropped since it was let through, or prepared.
                 while let Some(op) = next.filter(|op| op.subtable == id) {
-                    if op.kind == Kind::ValueRef {
+                    if r.kind == EntryKind::Batch && op.kind == Kind::ValueRef {
                         self.space.free_value(&ValueRef::decode(op.value)?)?;
                     }
                     seq += 1;
                     next = ops.next().transpose()?;
                 }
                 continue;
-            }
+            };
             let state = table.state();
             let memtable = state.memtable_for(generation);
             while let Some(op) = next.filter(|op| op.subtable == id) {

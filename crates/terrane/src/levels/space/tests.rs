@@ -34,10 +34,6 @@ fn owning(owned: &[Alloc]) -> DbState {
     state
 }
 
-fn overlap(a: &Alloc, b: &Alloc) -> bool {
-    a.overlaps(b)
-}
-
 /// What the last sector of each unit of an allocation holds: enough to show that no two share one.
 fn content(a: &Alloc) -> Vec<u8> {
     (a.unit..a.end()).flat_map(|unit| [(unit ^ a.unit << 3 ^ a.file << 6) as u8; SECTOR]).collect()
@@ -74,7 +70,7 @@ proptest! {
             } else {
                 let a = s.alloc(n).unwrap();
                 prop_assert!(a.unit > 0 && a.units == n && a.end() <= 40);
-                prop_assert!(!owned.iter().any(|o| overlap(o, &a)));
+                prop_assert!(!owned.iter().any(|o| o.overlaps(&a)));
                 write(&s, &a);
                 owned.push(a);
             }
@@ -311,9 +307,9 @@ fn where_nothing_can_be_written_nothing_is_put_again_until_the_next_opening() {
     let bad = attempt(Fault::Io);
     assert_eq!(bad, full, "there may be room again");
     let torn = attempt(Fault::Short);
-    assert!(!overlap(&torn, &bad));
+    assert!(!torn.overlaps(&bad));
     let good = s.alloc(4).unwrap();
-    assert!(!overlap(&good, &bad) && !overlap(&good, &torn));
+    assert!(!good.overlaps(&bad) && !good.overlaps(&torn));
     write(&s, &good);
     assert_eq!((read(&s, &good), s.stats().used), (content(&good), 4));
     // A device that takes nothing does not have files grow for ever.
@@ -398,7 +394,7 @@ fn a_crash_at_any_call_keeps_what_was_synced() {
             .unwrap_or_else(|e| panic!("{label}: {e}"));
         owned.iter().for_each(|a| assert!(read(&s, a) == content(a), "{label}"));
         let a = s.alloc(20).unwrap();
-        assert!(!owned.iter().any(|o| overlap(o, &a)), "{label}");
+        assert!(!owned.iter().any(|o| o.overlaps(&a)), "{label}");
         write(&s, &a);
         owned.iter().for_each(|a| assert!(read(&s, a) == content(a), "{label}"));
     });
