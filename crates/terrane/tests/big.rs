@@ -325,6 +325,32 @@ fn what_a_savepoint_took_back_counts_no_longer() {
 }
 
 #[test]
+fn a_cursor_on_what_was_spilled_shows_what_lies_beneath_once_that_is_undone() {
+    let (_media, db) = fresh(0, &tiny()).unwrap();
+    let t = db.subtable("t0").unwrap();
+    t.put(b"k0001", b"before").unwrap();
+    for isolation in [Isolation::ReadCommitted, Isolation::Snapshot, Isolation::Serializable] {
+        let mut txn = begin(&db, isolation);
+        let keys = || (1..200u32).map(|i| format!("k{i:04}").into_bytes());
+        txn.put(&t, b"k0003", b"kept").unwrap();
+        let point = txn.savepoint();
+        keys().for_each(|key| txn.put(&t, &key, b"mine").unwrap());
+        for (key, beneath) in [(b"k0001", &b"before"[..]), (b"k0002", b""), (b"k0003", b"kept")] {
+            let mut c = txn.cursor(&t, ReadOptions::new()).unwrap();
+            c.seek(key).unwrap();
+            assert_eq!((c.key(), &*c.value().unwrap()), (&key[..], &b"mine"[..]));
+            c.transaction().rollback_to(point).unwrap();
+            assert_eq!((c.key(), &*c.value().unwrap()), (&key[..], beneath));
+            c.next().unwrap();
+            assert_eq!(c.valid(), key < b"k0003");
+            drop(c);
+            keys().for_each(|key| txn.put(&t, &key, b"mine").unwrap());
+        }
+        txn.rollback();
+    }
+}
+
+#[test]
 fn readers_and_writers_beside_large_commits_see_all_of_each_or_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options::new()

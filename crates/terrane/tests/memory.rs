@@ -91,6 +91,41 @@ fn the_medium_is_the_one_that_the_database_was_created_with() {
 }
 
 #[test]
+fn the_first_opening_may_fail_and_the_next_want_another_medium() {
+    let log = || tiny_without_medium().medium(Medium::Log);
+    for (first, next) in
+        [(with_memory(), log()), (with_memory(), tiny_without_medium()), (log(), with_memory())]
+    {
+        let mut failed = 0;
+        for call in 1.. {
+            let media = SimMedia::new(call);
+            media.set_fault(Some(FaultPlan::nth(call, Fault::Io)));
+            let opened = open(&media, &first);
+            if media.faults_hit() == 0 {
+                break;
+            }
+            media.set_fault(None);
+            if opened.is_ok() {
+                continue;
+            }
+            failed += 1;
+            let db = match open(&media, &next) {
+                Err(e) if e.kind() == ErrorKind::InvalidArgument => {
+                    // It had been made before the call that failed.
+                    open(&media, &tiny_without_medium().create_if_missing(false)).unwrap()
+                }
+                opened => opened.unwrap(),
+            };
+            let t = db.create_subtable("t", tiny_table()).unwrap();
+            t.put(b"k", b"v").unwrap();
+            drop(t);
+            db.close().unwrap();
+        }
+        assert!(failed > 10);
+    }
+}
+
+#[test]
 fn a_memory_that_is_gone_or_damaged_or_anothers_is_told() {
     let media = SimMedia::new(5);
     let db = open(&media, &with_memory()).unwrap();

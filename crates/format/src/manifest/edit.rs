@@ -32,7 +32,7 @@ use terrane_base::{Error, ErrorKind, ExtentId, Lsn, Result, SubtableId};
 use super::PartSize;
 use crate::codec::{Reader, put_bytes, put_varint};
 use crate::extent::ExtentMeta;
-use crate::limits::{MAX_KEY, MAX_NAME, MAX_XID};
+use crate::limits::{MAX_BOUND, MAX_NAME, MAX_XID};
 use crate::options::MAX_OPTIONS;
 use crate::value_ref::ValueRef;
 
@@ -247,8 +247,6 @@ const STAGE_VALUE: u8 = 14;
 const UNSTAGE: u8 = 15;
 const MEMORY: u8 = 16;
 
-/// Bounds may be a key with a zero byte behind it.
-const MAX_BOUND: usize = MAX_KEY + 1;
 const MAX_VALUE_REF: usize = 1 << 20;
 /// Longest path of a file.
 const MAX_PATH: usize = 4096;
@@ -256,6 +254,23 @@ const MAX_PATH: usize = 4096;
 pub const MAX_FRONT: usize = 16 << 20;
 
 impl Edit {
+    /// Whether [`Edit::decode`] takes the bounds of what this adds or takes away.
+    ///
+    /// # Errors
+    /// [`terrane_base::ErrorKind::LimitExceeded`].
+    pub(super) fn check_bounds(&self) -> Result<()> {
+        let check = |bounds: &[&Vec<u8>]| match bounds.iter().find(|bound| bound.len() > MAX_BOUND) {
+            Some(bound) => Err(Error::limit("bound in bytes", bound.len() as u64, MAX_BOUND as u64)),
+            None => Ok(()),
+        };
+        match self {
+            Edit::AddRef { lo, hi, extent, .. } => check(&[lo, hi, &extent.lo, &extent.hi]),
+            Edit::RemoveRef { lo, .. } => check(&[lo]),
+            Edit::StageExtent { extent, .. } => check(&[&extent.lo, &extent.hi]),
+            _ => Ok(()),
+        }
+    }
+
     /// Appends the edit: tag, varint length, body.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut body = Vec::new();

@@ -6,6 +6,7 @@ use terrane_base::{ErrorKind, ExtentId, SubtableId};
 
 use super::*;
 use crate::extent::{ExtentMeta, Section};
+use crate::limits;
 use crate::value_ref::{ValuePiece, ValueRef};
 
 fn meta(id: u64) -> ExtentMeta {
@@ -95,6 +96,26 @@ fn decode(salt: u64, bytes: &[u8]) -> Option<(u64, Vec<Edit>, usize)> {
     match read_frame(salt, bytes).unwrap()? {
         Frame::Group { number, edits, len } => Some((number, edits.decode().unwrap(), len)),
         Frame::Seal { number } => Some((number, Vec::new(), PAGE)),
+    }
+}
+
+#[test]
+fn bounds_that_would_be_refused_later_are_refused_now() {
+    let with = |len: usize| {
+        let bound = vec![b'c'; len];
+        let extent = ExtentMeta { hi: bound.clone(), ..meta(77) };
+        [
+            Edit::RemoveRef { subtable: SubtableId(9), level: 1, run: 0, extent: ExtentId(5), lo: bound },
+            Edit::StageExtent { xid: vec![1], subtable: SubtableId(9), extent: Arc::new(extent) },
+        ]
+    };
+    for edit in with(limits::MAX_BOUND) {
+        let frame = encode_group(1, 2, std::slice::from_ref(&edit)).unwrap();
+        let Some(Frame::Group { edits, .. }) = read_frame(1, &frame).unwrap() else { panic!("not a group") };
+        assert_eq!(edits.decode().unwrap(), [edit]);
+    }
+    for edit in with(limits::MAX_BOUND + 1) {
+        assert_eq!(encode_group(1, 2, &[edit]).unwrap_err().kind(), ErrorKind::LimitExceeded);
     }
 }
 

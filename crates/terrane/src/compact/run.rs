@@ -220,7 +220,7 @@ impl Engine {
         let mut edits = edit.to_edits(table.id);
         edits.extend(out.dropped_values.iter().map(|&id| Edit::RemoveValue { subtable: table.id, id }));
         let values = self.values_of(table.id, Some(&out.dropped_values));
-        let appended = self.manifest.append(&edits);
+        let appended = self.append_edits(&edits);
         if appended.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Poisoned) {
             // Durable or in doubt: the space is theirs.
             out.written.into_iter().for_each(|w| drop(w.keep()));

@@ -80,7 +80,7 @@ impl Engine {
         let needed =
             self.oldest_needed(synced, |t| Arc::ptr_eq(t, table).then_some(Skip::Memtable(&memtable)));
         edits.push(self.log_position(needed));
-        let appended = self.manifest.append(&edits);
+        let appended = self.append_edits(&edits);
         if appended.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Poisoned) {
             // Durable or in doubt: the space is theirs.
             drop(written.keep());
@@ -123,7 +123,7 @@ impl Engine {
     pub(crate) fn release_log(&self) -> Result<()> {
         let synced = self.sync_settled()?;
         let needed = self.oldest_needed(synced, |_| None);
-        self.manifest.append(&[self.log_position(needed)])?;
+        self.append_edits(&[self.log_position(needed)])?;
         self.give_back_remains(synced);
         self.journal.release_before(needed)
     }

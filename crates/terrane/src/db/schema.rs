@@ -71,7 +71,7 @@ impl Engine {
         let generation = self.generation.load(Ordering::Acquire);
         self.journal.chains().map_or(Ok(()), |chains| chains.check_one_more())?;
         let memtable = Arc::new(self.new_memtable(id, options.index, generation)?);
-        let created = self.manifest.append(&[Edit::CreateSubtable {
+        let created = self.append_edits(&[Edit::CreateSubtable {
             id,
             name: name.to_owned(),
             options: to_record(&options).encode(),
@@ -106,7 +106,7 @@ impl Engine {
         let lsn = self.sync_settled()?;
         // Its part of the log is not needed any more.
         let needed = self.oldest_needed(lsn, |t| Arc::ptr_eq(t, &table).then_some(Skip::All));
-        self.manifest.append(&[Edit::DropSubtable { id: table.id, lsn }, self.log_position(needed)])?;
+        self.append_edits(&[Edit::DropSubtable { id: table.id, lsn }, self.log_position(needed)])?;
         // Nobody puts a further memtable in front meanwhile.
         let freezing = self.freezing.lock();
         let state = table.state_full();
@@ -126,7 +126,7 @@ impl Engine {
             // What those commits have in other subtables counts, whatever becomes of what they have here. If that cannot be said now, whoever
             // says so next gives back what there was.
             let position = self.log_position(self.oldest_needed(settled, |_| None));
-            if self.journal.chains().is_none() || self.manifest.append(&[position]).is_ok() {
+            if self.journal.chains().is_none() || self.append_edits(&[position]).is_ok() {
                 self.give_back_remains(settled);
                 self.journal.release_before(needed)?;
             }
@@ -166,7 +166,7 @@ impl Engine {
         let _ddl = self.ddl.lock();
         table.check_alive()?;
         let record = to_record(&options);
-        self.manifest.append(&[Edit::SetOptions { id: table.id, options: record.encode() }])?;
+        self.append_edits(&[Edit::SetOptions { id: table.id, options: record.encode() }])?;
         table.set_options(from_record(&record));
         table.cut_values(self.options.max_batch_bytes());
         Ok(())

@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use terrane_base::{Error, ErrorKind, Result};
+use terrane_format::manifest::Edit;
 
 use crate::db::engine::Engine;
 use crate::log::{Admission, Log};
@@ -42,9 +43,19 @@ impl Engine {
     }
 
     /// As [`Log::admit`]. On a full device the log gets what the data files have to spare.
-    pub(super) fn admit_to_log(&self, log: &Log, bytes: u64) -> Result<Admission> {
+    pub(crate) fn admit_to_log(&self, log: &Log, bytes: u64) -> Result<Admission> {
         match log.admit(bytes) {
             Err(e) if e.kind() == ErrorKind::OutOfSpace && self.space.give_all_back() => log.admit(bytes),
+            other => other,
+        }
+    }
+
+    /// As [`crate::levels::ManifestStore::append`]. On a full device the manifest gets what the data files have to spare.
+    pub(crate) fn append_edits(&self, edits: &[Edit]) -> Result<()> {
+        match self.manifest.append(edits) {
+            Err(e) if e.kind() == ErrorKind::OutOfSpace && self.space.give_all_back() => {
+                self.manifest.append(edits)
+            }
             other => other,
         }
     }
@@ -121,5 +132,25 @@ mod tests {
         let e = (0..RECORDS).find_map(|i| put(i).err()).unwrap();
         assert_eq!((e.kind(), db.engine.space.stats().idle), (ErrorKind::OutOfSpace, 0));
         assert!(spare > 16, "{spare} units were there");
+    }
+
+    #[test]
+    fn on_a_full_device_the_manifest_gets_what_the_data_files_have_to_spare() {
+        let media = SimMedia::new(4);
+        let (db, t) = open(&media);
+        merge(&media, &t, RECORDS);
+        db.engine.awaiting_trim.store(true, Ordering::Relaxed);
+        merge(&media, &t, RECORDS / 12);
+        let spare = db.engine.space.stats().idle;
+        assert!(spare > 16, "{spare} units are there");
+        media.set_capacity(Some(media.used_bytes()));
+        // More than what is written ahead holds.
+        let change = || {
+            db.create_subtable("more", SubtableOptions::new().value_threshold(8 << 10))?;
+            db.drop_subtable("more")
+        };
+        let changes = (0..1000).map_while(|_| change().ok()).count();
+        assert_eq!(db.engine.space.stats().idle, 0, "after {changes} changes");
+        assert!(changes > 100, "{changes}, {spare}");
     }
 }

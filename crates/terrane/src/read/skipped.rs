@@ -1,5 +1,7 @@
 //! Deletions that a cursor steps over: how many, and where.
 
+use terrane_format::limits::MAX_KEY;
+
 /// More of them than this, with little else in between, are to be cleared away.
 const MANY: u64 = 1000;
 /// The one from which on it matters where they are.
@@ -13,7 +15,7 @@ pub(crate) struct Skipped {
     count: u64,
     /// Those of them that were in the newest source.
     newest: u64,
-    /// Where one of the first was.
+    /// Where one of the first was. No longer than a key, so that there is a bound right behind it.
     at: Vec<u8>,
 }
 
@@ -30,7 +32,8 @@ impl Skipped {
         self.count += 1;
         self.newest += u64::from(in_newest);
         if self.count == NOTED {
-            key.clone_into(&mut self.at);
+            // A range's edge may be a bound; the longest key below it is near enough.
+            key[..key.len().min(MAX_KEY)].clone_into(&mut self.at);
         }
     }
 
@@ -92,6 +95,15 @@ mod tests {
         assert!(s.mostly_newest());
         s.begin();
         assert!(!s.are_many() && !s.mostly_newest());
+    }
+
+    #[test]
+    fn bounds_are_such_as_may_be_written() {
+        let edge = [vec![7; MAX_KEY], vec![0]].concat();
+        let mut s = Skipped::default();
+        (0..NOTED).for_each(|_| s.add(&edge, false));
+        assert_eq!(s.range(None, false), (Vec::new(), Some(edge.clone())));
+        assert_eq!(s.range(Some(&[1]), false), (vec![1], Some(edge)));
     }
 
     #[test]

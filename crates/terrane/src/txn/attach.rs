@@ -79,7 +79,7 @@ impl Engine {
             }
         }
         // Its entry in the log takes room too, if little.
-        let _admission = self.journal.log().map(|log| log.admit(entry_len(0))).transpose()?;
+        let _admission = self.journal.log().map(|log| self.admit_to_log(log, entry_len(0))).transpose()?;
         let completion = Completion::new();
         let guards = loop {
             for t in &tables {
@@ -146,7 +146,7 @@ impl Engine {
             shown.push((share, version, edit, applied));
         }
         edits.push(self.log_position(self.oldest_needed(self.settled(), |_| None)));
-        self.manifest.append(&edits)?;
+        self.append_edits(&edits)?;
         for (share, version, edit, applied) in shown {
             share.shown.store(true, Ordering::Release);
             let next = Arc::new(applied.version);

@@ -227,7 +227,7 @@ impl Engine {
         }
         // What it has read is durable before it is.
         self.sync_settled()?;
-        let staged = self.manifest.append(&stage.to_edits(xid));
+        let staged = self.append_edits(&stage.to_edits(xid));
         if staged.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Poisoned) {
             // Durable or in doubt: the space is its own.
             runs.into_iter().for_each(|(_, run)| run.keep());
@@ -285,7 +285,7 @@ impl Engine {
                 self.check_open()?;
                 // What was committed before it began is durable before it is.
                 self.sync_settled()?;
-                self.manifest.append(&[Edit::Unstage { xid: xid.to_vec() }])?;
+                self.append_edits(&[Edit::Unstage { xid: xid.to_vec() }])?;
                 let freed = self.free_stage(stage, |_| true);
                 self.end(xid, None, &mut content);
                 return freed;

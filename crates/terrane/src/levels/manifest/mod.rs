@@ -114,7 +114,8 @@ impl ManifestStore {
     }
 
     /// Opens a database: reads the state, and makes what was read durable, as a fresh manifest, before returning, so
-    /// that space which it does not refer to may be reused.
+    /// that space which it does not refer to may be reused. One that was never open has nothing, whatever an attempt has left: the
+    /// next may want another medium.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no superblock.
@@ -122,6 +123,7 @@ impl ManifestStore {
         let superblock = superblock::read(&*media, dir)?;
         superblock.check_writable().map_err(|e| e.with_file(dir.join(names::SUPER)))?;
         let state = read(&*media, dir, &superblock)?;
+        let state = if state.log.generation == 0 { DbState::default() } else { state };
         Self::start(media, dir, poison, superblock, state)
     }
 

@@ -147,15 +147,14 @@ impl<'t> TransactionCursor<'t> {
             Own::Value(value) => Ok(Cow::Borrowed(value)),
             Own::Deleted => Ok(Cow::Borrowed(&[])),
             Own::Unknown => {
-                if self.changes != self.txn.writes.changes()
-                    && let Some(own) = self.txn.writes.find(&self.anchor.table, &self.key)?
-                {
+                let has_changed = self.changes != self.txn.writes.changes();
+                if has_changed && let Some(own) = self.txn.writes.find(&self.anchor.table, &self.key)? {
                     return Ok(Cow::Owned(own.unwrap_or_default()));
                 }
-                if self.stands == Stands::OnBase {
+                if self.stands == Stands::OnBase && (self.spilled.is_empty() || !has_changed) {
                     return self.base.value();
                 }
-                // Its own write was undone: what the database has shows again.
+                // Its own write was undone, or what was spilled may have been: what the database has shows again.
                 let seq = self.snapshot.as_ref().map(|s| s.seq);
                 let value = self.txn.engine.get(&self.anchor.table, &self.key, seq, <[u8]>::to_vec)?;
                 Ok(Cow::Owned(value.unwrap_or_default()))
