@@ -56,8 +56,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the end of a staged transaction overtakes what came before",
         file: PREPARED,
-        old: "                self.sync_settled()?;\n                self.manifest.append(&[Edit::Unstage",
-        new: "                self.manifest.append(&[Edit::Unstage",
+        old: "                self.sync_settled()?;\n                self.append_edits(&[Edit::Unstage",
+        new: "                self.append_edits(&[Edit::Unstage",
         tests: &["two_phase"],
     },
     Mutant {

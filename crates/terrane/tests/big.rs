@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::*;
 use terrane::media::Media;
-use terrane::media::sim::CrashKind;
+use terrane::media::sim::{CrashKind, Fault, FaultPlan, OpKind};
 use terrane::{
     Db, Durability, ErrorKind, Isolation, LockWait, Options, ReadOptions, Subtable, Transaction,
-    TransactionOptions,
+    TransactionCursor, TransactionOptions,
 };
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -348,6 +348,26 @@ fn a_cursor_on_what_was_spilled_shows_what_lies_beneath_once_that_is_undone() {
         }
         txn.rollback();
     }
+}
+
+#[test]
+fn a_cursor_on_what_could_not_be_spilled_says_so() {
+    let (media, db) = fresh(0, &tiny()).unwrap();
+    let t = db.subtable("t0").unwrap();
+    t.put(b"k", b"before").unwrap();
+    let mut txn = begin(&db, Isolation::Snapshot);
+    txn.put(&t, b"k", b"mine").unwrap();
+    let mut c = txn.cursor(&t, ReadOptions::new()).unwrap();
+    c.seek(b"k").unwrap();
+    assert_eq!(&*c.value().unwrap(), b"mine");
+    media.set_fault(Some(FaultPlan::nth(1, Fault::Io).only(&[OpKind::Write]).files("data").sticky()));
+    let put = |c: &mut TransactionCursor<'_>, i: u32| c.transaction().put(&t, &i.to_be_bytes(), &[7; 100]);
+    assert!((0..1000).any(|i| put(&mut c, i).is_err()));
+    assert!(c.value().is_err());
+    media.set_fault(None);
+    drop(c);
+    drop(txn);
+    assert_eq!(t.get(b"k").unwrap().as_deref(), Some(&b"before"[..]));
 }
 
 #[test]

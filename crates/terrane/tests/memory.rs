@@ -93,12 +93,22 @@ fn the_medium_is_the_one_that_the_database_was_created_with() {
 #[test]
 fn the_first_opening_may_fail_and_the_next_want_another_medium() {
     let log = || tiny_without_medium().medium(Medium::Log);
-    for (first, next) in
-        [(with_memory(), log()), (with_memory(), tiny_without_medium()), (log(), with_memory())]
-    {
-        let mut failed = 0;
+    let memory =
+        |mode, bytes| tiny().medium(Medium::Pmem(PmemOptions::new(bytes).mode(mode).zone_bytes(32 << 10)));
+    let (device, stand_in, page_cache) = (PmemMode::Dax, PmemMode::StandIn, PmemMode::PageCache);
+    for (first, next, crash, bytes) in [
+        (with_memory(), log(), None, 0),
+        (with_memory(), tiny_without_medium(), None, 0),
+        (log(), memory(device, 1 << 20), None, 1 << 20),
+        (memory(device, 1 << 20), memory(device, 2 << 20), None, 2 << 20),
+        (memory(device, 2 << 20), memory(device, 1 << 20), Some(CrashKind::PowerKept), 1 << 20),
+        (memory(stand_in, 1 << 20), memory(stand_in, 1 << 20), Some(CrashKind::PowerKept), 1 << 20),
+        (memory(page_cache, 1 << 20), memory(device, 1 << 20), Some(CrashKind::PowerKept), 1 << 20),
+        (memory(page_cache, 1 << 20), memory(page_cache, 2 << 20), Some(CrashKind::PowerKept), 2 << 20),
+    ] {
+        let (mut failed, mut anew) = (0, 0);
         for call in 1.. {
-            let media = SimMedia::new(call);
+            let mut media = SimMedia::new(call);
             media.set_fault(Some(FaultPlan::nth(call, Fault::Io)));
             let opened = open(&media, &first);
             if media.faults_hit() == 0 {
@@ -109,19 +119,29 @@ fn the_first_opening_may_fail_and_the_next_want_another_medium() {
                 continue;
             }
             failed += 1;
-            let db = match open(&media, &next) {
-                Err(e) if e.kind() == ErrorKind::InvalidArgument => {
-                    // It had been made before the call that failed.
-                    open(&media, &tiny_without_medium().create_if_missing(false)).unwrap()
+            if let Some(kind) = crash {
+                media = media.image().crash(kind, 3);
+            }
+            let only_if_made = tiny_without_medium().create_if_missing(false).renew_memory(true);
+            let copy = media.image().crash(CrashKind::Process, 0);
+            let db = match open(&copy, &only_if_made) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    anew += 1;
+                    let db = open(&media, &next).unwrap();
+                    let zones = db.stats().pmem_bytes;
+                    assert!((bytes / 4 * 3..=bytes).contains(&zones), "call {call}: {zones} of {bytes}");
+                    db
                 }
-                opened => opened.unwrap(),
+                // It had been made before the call that failed, and what stands for a device does not outlive the power.
+                Err(e) if e.kind() == ErrorKind::Stale => continue,
+                _ => open(&media, &only_if_made).unwrap(),
             };
             let t = db.create_subtable("t", tiny_table()).unwrap();
             t.put(b"k", b"v").unwrap();
             drop(t);
             db.close().unwrap();
         }
-        assert!(failed > 10);
+        assert!(failed > 10 && anew > 10, "{failed}, {anew}");
     }
 }
 

@@ -258,7 +258,7 @@ impl Edit {
     ///
     /// # Errors
     /// [`terrane_base::ErrorKind::LimitExceeded`].
-    pub(super) fn check_bounds(&self) -> Result<()> {
+    pub fn check_bounds(&self) -> Result<()> {
         let check = |bounds: &[&Vec<u8>]| match bounds.iter().find(|bound| bound.len() > MAX_BOUND) {
             Some(bound) => Err(Error::limit("bound in bytes", bound.len() as u64, MAX_BOUND as u64)),
             None => Ok(()),

@@ -124,11 +124,10 @@ impl Edits<'_> {
 /// The frame of an edit group.
 ///
 /// # Errors
-/// [`ErrorKind::LimitExceeded`] above [`MAX_GROUP`] bytes, and for a bound that [`Edit::decode`] would refuse.
+/// [`ErrorKind::LimitExceeded`] above [`MAX_GROUP`] bytes.
 pub fn encode_group(salt: u64, number: u64, edits: &[Edit]) -> Result<Vec<u8>> {
     let mut out = vec![0; FRAME_HEADER];
     for e in edits {
-        e.check_bounds()?;
         e.encode(&mut out);
         let payload = out.len() - FRAME_HEADER;
         if payload > MAX_GROUP {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use terrane_base::{ErrorKind, ExtentId, SubtableId};
 
 use super::*;
+use crate::codec::Reader;
 use crate::extent::{ExtentMeta, Section};
 use crate::limits;
 use crate::value_ref::{ValuePiece, ValueRef};
@@ -103,19 +104,37 @@ fn decode(salt: u64, bytes: &[u8]) -> Option<(u64, Vec<Edit>, usize)> {
 fn bounds_that_would_be_refused_later_are_refused_now() {
     let with = |len: usize| {
         let bound = vec![b'c'; len];
-        let extent = ExtentMeta { hi: bound.clone(), ..meta(77) };
+        let extent = Arc::new(ExtentMeta { lo: bound.clone(), hi: [&bound[..], b"d"].concat(), ..meta(77) });
+        let short = Arc::new(ExtentMeta { lo: b"a".to_vec(), hi: b"z".to_vec(), ..meta(77) });
+        let (subtable, level, run, size) = (SubtableId(9), 1, 0, PartSize::default());
+        let add = |lo: &[u8], hi: &[u8]| Edit::AddRef {
+            subtable,
+            level,
+            run,
+            lo: lo.to_vec(),
+            hi: hi.to_vec(),
+            size,
+            extent: short.clone(),
+        };
         [
-            Edit::RemoveRef { subtable: SubtableId(9), level: 1, run: 0, extent: ExtentId(5), lo: bound },
-            Edit::StageExtent { xid: vec![1], subtable: SubtableId(9), extent: Arc::new(extent) },
+            add(&bound, b"z"),
+            add(b"a", &bound),
+            Edit::RemoveRef { subtable, level, run, extent: ExtentId(5), lo: bound },
+            Edit::StageExtent { xid: vec![1], subtable, extent },
         ]
     };
-    for edit in with(limits::MAX_BOUND) {
-        let frame = encode_group(1, 2, std::slice::from_ref(&edit)).unwrap();
-        let Some(Frame::Group { edits, .. }) = read_frame(1, &frame).unwrap() else { panic!("not a group") };
-        assert_eq!(edits.decode().unwrap(), [edit]);
+    let taken = |edit: &Edit| {
+        let mut out = Vec::new();
+        edit.encode(&mut out);
+        Edit::decode(&mut Reader::new(&out)).is_ok()
+    };
+    for edit in with(limits::MAX_BOUND).into_iter().take(3).chain(with(limits::MAX_BOUND - 1)) {
+        edit.check_bounds().unwrap();
+        assert!(taken(&edit), "{edit:?}");
     }
-    for edit in with(limits::MAX_BOUND + 1) {
-        assert_eq!(encode_group(1, 2, &[edit]).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    for edit in with(limits::MAX_BOUND + 1).iter().chain(&with(limits::MAX_BOUND)[3..]) {
+        assert_eq!(edit.check_bounds().unwrap_err().kind(), ErrorKind::LimitExceeded);
+        assert!(!taken(edit));
     }
 }
 

@@ -45,7 +45,11 @@ impl Engine {
     /// As [`Log::admit`]. On a full device the log gets what the data files have to spare.
     pub(crate) fn admit_to_log(&self, log: &Log, bytes: u64) -> Result<Admission> {
         match log.admit(bytes) {
-            Err(e) if e.kind() == ErrorKind::OutOfSpace && self.space.give_all_back() => log.admit(bytes),
+            Err(e) if e.kind() == ErrorKind::OutOfSpace => {
+                // Again even if that was nothing: somebody else may have come first.
+                self.space.give_all_back();
+                log.admit(bytes)
+            }
             other => other,
         }
     }
@@ -53,7 +57,8 @@ impl Engine {
     /// As [`crate::levels::ManifestStore::append`]. On a full device the manifest gets what the data files have to spare.
     pub(crate) fn append_edits(&self, edits: &[Edit]) -> Result<()> {
         match self.manifest.append(edits) {
-            Err(e) if e.kind() == ErrorKind::OutOfSpace && self.space.give_all_back() => {
+            Err(e) if e.kind() == ErrorKind::OutOfSpace => {
+                self.space.give_all_back();
                 self.manifest.append(edits)
             }
             other => other,

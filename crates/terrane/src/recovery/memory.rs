@@ -27,7 +27,7 @@ use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_chainlog::{Chain, Space, recover};
 use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
-use terrane_media::{LockGuard, Media, PmemMode, Pool, in_shares, try_pmem};
+use terrane_media::{LockGuard, Media, PmemMode, Pool, in_shares};
 
 use crate::chains::Chains;
 use crate::levels::{DbState, ManifestStore};
@@ -89,7 +89,7 @@ pub(super) fn open(
     options: &Options,
     renewal: &mut Renewal<'_>,
 ) -> Result<Option<Opened>> {
-    let (media, uuid, state) = (&**renewal.media, renewal.uuid, renewal.state);
+    let state = renewal.state;
     let at = |place: &MemoryPlace| dir.join(PathBuf::from(OsStr::from_bytes(&place.path)));
     let place = match (&state.memory, &options.medium) {
         (None, None) if options.pmem_path.is_some() => {
@@ -102,14 +102,7 @@ pub(super) fn open(
         (None, None | Some(Medium::Log)) => return Ok(None),
         // Never open before, so nothing was committed. (An attempt may have wanted another one.)
         (_, Some(Medium::Pmem(wanted))) if state.log.generation == 0 => {
-            let (path, place) = (dir.join(&wanted.path), recorded(wanted));
-            // An attempt before this one may have come so far; whose it is is seen when it is opened.
-            let is_new = !media.exists(&path)?;
-            if is_new {
-                try_pmem(media, &path, wanted.mode)?;
-                Space::create(media, &path, &wanted.plan(), uuid, place.number)?;
-            }
-            let opened = renewal.open(path, place)?;
+            let opened = renewal.first(dir.join(&wanted.path), recorded(wanted), &wanted.plan())?;
             manifest.append(&[Edit::Memory(opened.place.clone())])?;
             // Nothing was ever in it.
             return Ok(Some(Opened { is_new: false, ..opened }));

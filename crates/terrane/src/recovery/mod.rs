@@ -433,7 +433,7 @@ impl Engine {
         self.space.trim();
         self.scheduler.close();
         self.journal.close()?;
-        self.manifest.append(&[Edit::Log(LogPosition {
+        self.append_edits(&[Edit::Log(LogPosition {
             generation: self.log_generation,
             first_lsn: self.oldest_needed(self.settled(), |_| None),
             durable_lsn: self.journal.durable_lsn(),

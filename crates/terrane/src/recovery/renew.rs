@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_base::{Error, ErrorKind, Result};
-use terrane_chainlog::Space;
+use terrane_chainlog::{Plan, Space};
 use terrane_format::batch::EntryKind;
 use terrane_format::manifest::{MemoryMode, MemoryPlace};
 use terrane_media::{LockGuard, Media, try_pmem};
@@ -42,6 +42,33 @@ impl Renewal<'_> {
     pub(super) fn open(&self, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
         match self.own(&path, &place) {
             Ok((space, lock)) => Ok(Opened::new(space, lock, path, place, false)),
+            Err(e) => self.instead(e, path, place),
+        }
+    }
+
+    /// The memory of a database that was never open: what an attempt before has left, if it is of use, or a new one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if another one's is there; as [`Renewal::instead`]; what making or opening one fails with.
+    pub(super) fn first(&self, path: PathBuf, place: MemoryPlace, plan: &Plan) -> Result<Opened> {
+        let media = &**self.media;
+        if !media.exists(&path)? {
+            try_pmem(media, &path, mode_of(place.mode))?;
+            Space::create(media, &path, plan, self.uuid, place.number)?;
+            return self.open(path, place);
+        }
+        // (The file's length is a multiple of that.)
+        let as_planned = |space: &Space| {
+            space.file_bytes() == plan.bytes / 4096 * 4096 && space.zone_bytes() as u64 == plan.zone_bytes
+        };
+        match self.own(&path, &place).map(|(space, lock)| as_planned(&space).then_some((space, lock))) {
+            Ok(Some((space, lock))) => Ok(Opened::new(space, lock, path, place, false)),
+            // Of another size.
+            Ok(None) => self.make(path, place, false),
+            // It stood for a device when the machine stopped; or it is another number, which nobody was told of.
+            Err(e) if e.kind() == ErrorKind::Stale && place.mode != MemoryMode::PageCache => {
+                self.make(path, place, false)
+            }
             Err(e) => self.instead(e, path, place),
         }
     }

@@ -114,7 +114,7 @@ impl ManifestStore {
     }
 
     /// Opens a database: reads the state, and makes what was read durable, as a fresh manifest, before returning, so
-    /// that space which it does not refer to may be reused. One that was never open has nothing, whatever an attempt has left: the
+    /// that space which it does not refer to may be reused. One that was never open has no memory, whatever an attempt has noted: the
     /// next may want another medium.
     ///
     /// # Errors
@@ -122,8 +122,10 @@ impl ManifestStore {
     pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, poison: Arc<Poison>) -> Result<Self> {
         let superblock = superblock::read(&*media, dir)?;
         superblock.check_writable().map_err(|e| e.with_file(dir.join(names::SUPER)))?;
-        let state = read(&*media, dir, &superblock)?;
-        let state = if state.log.generation == 0 { DbState::default() } else { state };
+        let mut state = read(&*media, dir, &superblock)?;
+        if state.log.generation == 0 {
+            state.memory = None;
+        }
         Self::start(media, dir, poison, superblock, state)
     }
 
@@ -209,7 +211,8 @@ impl ManifestStore {
         let mut edits = Vec::new();
         let mut applied = Vec::with_capacity(groups.len());
         for group in groups {
-            match inner.state.apply_undoable(&group.edits) {
+            let sound = group.edits.iter().try_for_each(Edit::check_bounds);
+            match sound.and_then(|()| inner.state.apply_undoable(&group.edits)) {
                 Ok(undo) => {
                     edits.extend_from_slice(&group.edits);
                     applied.push((group, undo));

@@ -138,7 +138,7 @@ impl<'t> TransactionCursor<'t> {
     /// The value under it, as it is now: empty when not valid, or if the transaction has deleted the key since it came here.
     ///
     /// # Errors
-    /// I/O errors and corruption while reading a large value.
+    /// I/O errors and corruption while reading; what kept the transaction from writing to disk what memory does not hold.
     pub fn value(&self) -> Result<Cow<'_, [u8]>> {
         if !self.valid() {
             return Ok(Cow::Borrowed(&[]));
@@ -147,6 +147,8 @@ impl<'t> TransactionCursor<'t> {
             Own::Value(value) => Ok(Cow::Borrowed(value)),
             Own::Deleted => Ok(Cow::Borrowed(&[])),
             Own::Unknown => {
+                // It may have been lost on its way to the disk.
+                self.txn.writes.check()?;
                 let has_changed = self.changes != self.txn.writes.changes();
                 if has_changed && let Some(own) = self.txn.writes.find(&self.anchor.table, &self.key)? {
                     return Ok(Cow::Owned(own.unwrap_or_default()));
