@@ -119,10 +119,10 @@ fn of_engine() -> Result<Vec<String>, Failure> {
     Ok(all)
 }
 
-/// So many histories of commits in persistent memory leave a million different images, and take 20 minutes on two cores at most.
+/// So many histories of commits in persistent memory leave a million different images, and take 20 to 30 minutes on two cores.
 const CHAIN_HISTORIES: &str = "240";
 
-/// So many histories of the engine, of three hundred operations each, take 50 minutes on two busy cores.
+/// So many histories of the engine, of three hundred operations each, take about an hour on two cores.
 const ENGINE_HISTORIES: &str = "3";
 
 /// Crashes in persistent memory at every store and fence: of what commits are made of, and of the whole engine, with a log behind it and with indexes
