@@ -23,6 +23,70 @@ fn in_the_page_cache() -> Options {
 }
 
 #[test]
+fn what_is_no_memory_is_not_put_aside_for_a_new_database() {
+    let dir = tempfile::tempdir().unwrap();
+    let (there, file) = (dir.path().join("there"), dir.path().join("file"));
+    std::fs::create_dir(&there).unwrap();
+    std::fs::write(&file, vec![7; 1 << 20]).unwrap();
+    for mode in [PmemMode::PageCache, PmemMode::StandIn] {
+        for (n, path) in [&there, &file].into_iter().enumerate() {
+            for renew in [false, true] {
+                let db = dir.path().join(format!("{mode:?}{n}{renew}"));
+                let memory = tiny_memory().mode(mode).path(path);
+                let options = without_medium().medium(Medium::Pmem(memory)).renew_memory(renew);
+                let e = Db::open(&db, options.clone()).unwrap_err();
+                let hint = e.hint().unwrap_or_default();
+                assert!(hint.contains("--pmem") && !hint.contains("renew"), "{e}");
+                assert!(there.is_dir() && file.is_file());
+                assert_eq!(
+                    std::fs::read_dir(dir.path())
+                        .unwrap()
+                        .filter(|e| e.as_ref().unwrap().path().is_file())
+                        .count(),
+                    1
+                );
+            }
+        }
+    }
+    // Nor is a directory for one that there is.
+    let db = dir.path().join("db");
+    let memory = tiny_memory().mode(PmemMode::PageCache);
+    Db::open(&db, without_medium().medium(Medium::Pmem(memory))).unwrap().close().unwrap();
+    std::fs::remove_file(db.join("pmem")).unwrap();
+    std::fs::create_dir(db.join("pmem")).unwrap();
+    let e = Db::open(&db, without_medium().renew_memory(true)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    std::fs::remove_dir(db.join("pmem")).unwrap();
+    Db::open(&db, without_medium()).unwrap().close().unwrap();
+}
+
+/// For a new one beside what is put aside there has to be room: who has none is told what to do.
+#[test]
+fn what_is_damaged_is_taken_away_where_there_is_no_room_for_both() {
+    let media = SimMedia::new(8);
+    let db = open(&media, &in_the_page_cache()).unwrap();
+    let t = db.create_subtable("a", tiny_table()).unwrap();
+    t.put(b"k", b"v").unwrap();
+    drop(t);
+    db.close().unwrap();
+    let path = Path::new(DIR).join("pmem");
+    let memory = media
+        .open(&path, terrane::media::OpenMode { write: true, create_new: false, direct: false })
+        .unwrap();
+    memory.write_at(&[9; 512], 0).unwrap();
+    memory.sync().unwrap();
+    drop(memory);
+    media.set_capacity(Some(media.used_bytes() + (600 << 10)));
+    let renewing = without_medium().renew_memory(true);
+    let e = open(&media, &renewing).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::OutOfSpace);
+    assert!(e.hint().is_some_and(|hint| hint.contains("take the old one")), "{e}");
+    media.remove_file(&path).unwrap();
+    let db = open(&media, &renewing).unwrap();
+    assert_eq!(db.subtable("a").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+}
+
+#[test]
 fn unsynced_commits_survive_the_process_and_synced_ones_a_power_failure() {
     let media = SimMedia::new(1);
     let db = open(&media, &in_the_page_cache()).unwrap();

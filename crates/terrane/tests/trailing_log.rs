@@ -394,8 +394,14 @@ fn an_opening_that_is_cut_off_can_be_done_again() {
             for kind in [CrashKind::Process, CrashKind::PowerLost, CrashKind::PowerKept, CrashKind::PowerTorn]
             {
                 let media = image.crash(kind, stop);
+                if let Err(e) = open(&image.crash(kind, stop), &without_medium()) {
+                    assert!(lost && e.hint().is_some_and(|hint| hint.contains("renew_memory")), "{e}");
+                }
                 let db = open(&media, &options).unwrap();
                 assert_eq!(prefix(&db), rows, "{kind:?} at {stop}, lost: {lost}");
+                let put_aside =
+                    media.list(Path::new(DIR)).unwrap().into_iter().find(|e| e.name.contains("lost"));
+                assert!(put_aside.is_none(), "{put_aside:?}, {kind:?} at {stop}: nothing was there");
                 put(&db, rows..rows + 3, Durability::Buffered);
                 let image = media.image();
                 drop(db);

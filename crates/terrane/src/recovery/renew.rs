@@ -49,7 +49,7 @@ impl Renewal<'_> {
     /// The memory of a database that was never open: what an attempt before has left, if it is of use, or a new one.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if another one's is there; as [`Renewal::instead`]; what making or opening one fails with.
+    /// [`ErrorKind::InvalidArgument`] if another one's is there, or a directory; what making or opening one fails with.
     pub(super) fn first(&self, path: PathBuf, place: MemoryPlace, plan: &Plan) -> Result<Opened> {
         let media = &**self.media;
         if !media.exists(&path)? {
@@ -57,20 +57,28 @@ impl Renewal<'_> {
             Space::create(media, &path, plan, self.uuid, place.number)?;
             return self.open(path, place);
         }
-        // (The file's length is a multiple of that.)
-        let as_planned = |space: &Space| {
-            space.file_bytes() == plan.bytes / 4096 * 4096 && space.zone_bytes() as u64 == plan.zone_bytes
-        };
-        match self.own(&path, &place).map(|(space, lock)| as_planned(&space).then_some((space, lock))) {
+        match self.own(&path, &place).map(|(space, lock)| is_as_planned(&space, plan).then_some((space, lock))) {
             Ok(Some((space, lock))) => Ok(Opened::new(space, lock, path, place, false)),
             // Of another size.
             Ok(None) => self.make(path, place, false),
-            // It stood for a device when the machine stopped; or it is another number, which nobody was told of.
-            Err(e) if e.kind() == ErrorKind::Stale && place.mode != MemoryMode::PageCache => {
-                self.make(path, place, false)
+            // It was not closed when the machine stopped; or it is another number, which nobody was told of.
+            Err(e) if e.kind() == ErrorKind::Stale => {
+                let in_page_cache = place.mode == MemoryMode::PageCache;
+                self.make(path, place, in_page_cache)
             }
-            Err(e) => self.instead(e, path, place),
+            Err(e) => Err(e.with_file(&path).with_hint(
+                "a new database's memory is made where nothing is: say where (PmemOptions::path, terrane --pmem), or take away what is there",
+            )),
         }
+    }
+
+    /// What an attempt before this one has made at this place, as number `place`, and nobody was told of. There is nothing in it.
+    fn made_before(&self, path: &Path, place: &MemoryPlace, plan: &Plan) -> Option<Opened> {
+        let (space, lock) = self.own(path, place).ok()?;
+        let (memtables, all) = space.memtables_left();
+        let is_unused = space.taken() == 0 && memtables == all;
+        (is_unused && is_as_planned(&space, plan))
+            .then(|| Opened::new(space, lock, path.to_owned(), place.clone(), true))
     }
 
     /// Opens the file of a memory, and no one else until the lock is let go of: the directory's keeps nobody from opening a copy of it.
@@ -123,12 +131,22 @@ impl Renewal<'_> {
                 .with_file(&path)
                 .with_hint("make it larger (PmemOptions::new)"));
         }
+        // One that comes back later, from elsewhere, is told by its number.
+        let place = MemoryPlace { number: place.number + 1, opening: 0, ..place };
+        if let Some(opened) = self.made_before(&path, &place, &plan) {
+            return Ok(opened);
+        }
         if !ours {
             try_pmem(media, &path, mode_of(place.mode))?;
         }
         let mut put_aside = None;
         match media.exists(&path)? {
             true if ours => media.remove_file(&path)?,
+            true if media.list(&path).is_ok() => {
+                return Err(Error::invalid("a directory is where the persistent memory is to be")
+                    .with_file(&path)
+                    .with_hint("say where it is (PmemOptions::path, Options::pmem_path, terrane --pmem)"));
+            }
             true => {
                 let aside = aside(media, &path)?;
                 media.rename(&path, &aside)?;
@@ -136,12 +154,15 @@ impl Renewal<'_> {
             }
             false => {}
         }
-        // One that comes back later, from elsewhere, is told by its number.
-        let place = MemoryPlace { number: place.number + 1, opening: 0, ..place };
         let created = Space::create(media, &path, &plan, self.uuid, place.number);
-        if let (Err(_), Some(aside)) = (&created, &put_aside) {
+        if let (Err(e), Some(aside)) = (&created, &put_aside) {
             // As it was. If that fails too, it still lies there.
             let _ = media.rename(aside, &path);
+            if e.kind() == ErrorKind::OutOfSpace {
+                return Err(Error::new(ErrorKind::OutOfSpace, format!("no room for a new memory beside the old one ({e})"))
+                    .with_file(&path)
+                    .with_hint("take the old one to another device, or away if it is of no use, and open the database like this again"));
+            }
         }
         created?;
         let (space, lock) = self.own(&path, &place)?;
@@ -150,8 +171,13 @@ impl Renewal<'_> {
 
     /// Whether the log is enough to go on without a device.
     fn check(&self, path: &Path) -> Result<()> {
+        let is_there = |was_at: &PathBuf| {
+            self.media.exists(was_at).map_err(|e| {
+                e.with_hint("the database's persistent memory was there: take its device away (unmount it) if it is of no use")
+            })
+        };
         if let Some(was_at) = &self.was_at
-            && self.media.exists(was_at)?
+            && is_there(was_at)?
         {
             let what = "the database's persistent memory is here, and not where it is looked for";
             return Err(Error::invalid(what)
@@ -176,6 +202,11 @@ impl Renewal<'_> {
             .with_file(path)
             .with_hint("bring that memory back, or restore the database from a backup"))
     }
+}
+
+/// Whether a memory was made by this plan. (The length of its file is a multiple of 4096.)
+fn is_as_planned(space: &Space, plan: &Plan) -> bool {
+    space.file_bytes() == plan.bytes / 4096 * 4096 && space.zone_bytes() as u64 == plan.zone_bytes
 }
 
 /// A name for what lies at `path`, where nothing is.
@@ -212,7 +243,14 @@ fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
                 ))
         }
         ErrorKind::Io if place.mode == MemoryMode::PageCache => e.with_hint(renew),
-        ErrorKind::Corruption | ErrorKind::Stale if place.has_log => e.with_hint(renew),
+        ErrorKind::Io if place.has_log => {
+            e.with_hint(format!("if its device has failed, take it away (unmount it): {renew}"))
+        }
+        ErrorKind::Corruption if place.has_log => e.with_hint(renew),
+        // What it says by itself is of no help here.
+        ErrorKind::Stale if place.has_log => {
+            Error::new(ErrorKind::Stale, e.message()).about_file(e.file().unwrap_or(path)).with_hint(renew)
+        }
         ErrorKind::Corruption => e.with_hint("restore the database, its memory with it, from a backup"),
         _ => e,
     }
