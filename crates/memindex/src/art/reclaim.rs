@@ -19,7 +19,7 @@ mod imp {
     use super::Reuse;
 
     pub(crate) struct Domain;
-    pub(crate) struct Guard<'d>(&'d Domain);
+    pub(crate) struct Guard<'d>(std::marker::PhantomData<&'d Domain>);
 
     impl Domain {
         pub(crate) fn on(_: std::sync::Arc<terrane_base::reclaim::Clock>) -> Domain {
@@ -27,7 +27,7 @@ mod imp {
         }
 
         pub(crate) fn pin(&self) -> Guard<'_> {
-            Guard(self)
+            Guard(std::marker::PhantomData)
         }
     }
 

@@ -64,7 +64,7 @@ impl Renewal<'_> {
             // It was not closed when the machine stopped; or it is another number, which nobody was told of.
             Err(e) if e.kind() == ErrorKind::Stale => {
                 let in_page_cache = place.mode == MemoryMode::PageCache;
-                self.make(path, place, in_page_cache)
+                self.take_up_or_make(path, place, in_page_cache)
             }
             Err(e) => Err(e.with_file(&path).with_hint(
                 "a new database's memory is made where nothing is: say where (PmemOptions::path, terrane --pmem), or take away what is there",
@@ -72,13 +72,22 @@ impl Renewal<'_> {
         }
     }
 
-    /// What an attempt before this one has made at this place, as number `place`, and nobody was told of. There is nothing in it.
-    fn made_before(&self, path: &Path, place: &MemoryPlace, plan: &Plan) -> Option<Opened> {
-        let (space, lock) = self.own(path, place).ok()?;
-        let (memtables, all) = space.memtables_left();
-        let is_unused = space.taken() == 0 && memtables == all;
-        (is_unused && is_as_planned(&space, plan))
-            .then(|| Opened::new(space, lock, path.to_owned(), place.clone(), true))
+    /// As [`Renewal::make`], where a memory of this database is that is not the one that is looked for: if an attempt before this one has made
+    /// it, and nobody was told, there is nothing in it, and it is taken.
+    fn take_up_or_make(&self, path: PathBuf, place: MemoryPlace, ours: bool) -> Result<Opened> {
+        let next = MemoryPlace { number: place.number + 1, opening: 0, ..place.clone() };
+        match self.own(&path, &next) {
+            Ok((space, lock)) => {
+                let (memtables, all) = space.memtables_left();
+                let is_unused = space.taken() == 0 && memtables == all;
+                if is_unused && is_as_planned(&space, &plan_of(&place)) {
+                    return Ok(Opened::new(space, lock, path, next, true));
+                }
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::Stale | ErrorKind::Corruption) => {}
+            Err(e) => return Err(e),
+        }
+        self.make(path, place, ours)
     }
 
     /// Opens the file of a memory, and no one else until the lock is let go of: the directory's keeps nobody from opening a copy of it.
@@ -87,6 +96,11 @@ impl Renewal<'_> {
         if !media.exists(path)? {
             // The lock would make it.
             return Err(Error::new(ErrorKind::NotFound, "there is no such file").with_file(path));
+        }
+        if is_directory(media, path) {
+            return Err(Error::invalid("a directory is where the persistent memory is to be")
+                .with_file(path)
+                .with_hint("say where it is (PmemOptions::path, Options::pmem_path, terrane --pmem)"));
         }
         let lock = media.lock(path)?;
         let mode = mode_of(place.mode);
@@ -104,7 +118,7 @@ impl Renewal<'_> {
         let in_page_cache = place.mode == MemoryMode::PageCache;
         match e.kind() {
             // Found out behind whose it is. One that it was not at before may be somebody's copy.
-            Stale if in_page_cache => self.make(path, place, self.was_at.is_none()),
+            Stale if in_page_cache => self.take_up_or_make(path, place, self.was_at.is_none()),
             NotFound if in_page_cache && !self.was_moved => self.make(path, place, false),
             // (On a device what cannot be read is damage, and much else is told as `Io` that passes: rights, limits of the process.)
             kind @ (NotFound | Stale | Corruption | Io)
@@ -112,6 +126,9 @@ impl Renewal<'_> {
             {
                 if !in_page_cache || self.was_moved {
                     self.check(&path)?;
+                }
+                if kind == Stale {
+                    return self.take_up_or_make(path, place, false);
                 }
                 self.make(path, place, false)
             }
@@ -123,7 +140,7 @@ impl Renewal<'_> {
     /// manifest has its number, and so before there is anything in it, this may be cut short and done again.
     pub(super) fn make(&self, path: PathBuf, place: MemoryPlace, ours: bool) -> Result<Opened> {
         let media = &**self.media;
-        let plan = PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan();
+        let plan = plan_of(&place);
         let (subtables, most) = (self.state.subtables.len() as u64, Chains::most_subtables(plan.memtables));
         // Where it cannot be, nothing is given up for it.
         if subtables > most {
@@ -133,21 +150,18 @@ impl Renewal<'_> {
         }
         // One that comes back later, from elsewhere, is told by its number.
         let place = MemoryPlace { number: place.number + 1, opening: 0, ..place };
-        if let Some(opened) = self.made_before(&path, &place, &plan) {
-            return Ok(opened);
-        }
         if !ours {
             try_pmem(media, &path, mode_of(place.mode))?;
         }
         let mut put_aside = None;
         match media.exists(&path)? {
             true if ours => media.remove_file(&path)?,
-            true if media.list(&path).is_ok() => {
-                return Err(Error::invalid("a directory is where the persistent memory is to be")
-                    .with_file(&path)
-                    .with_hint("say where it is (PmemOptions::path, Options::pmem_path, terrane --pmem)"));
-            }
             true => {
+                // Not one that somebody has made there meanwhile, and has open. (What cannot be locked for another reason may be the damage.)
+                let _lock = match media.lock(&path) {
+                    Err(e) if e.kind() == ErrorKind::Locked => return Err(e),
+                    other => other,
+                };
                 let aside = aside(media, &path)?;
                 media.rename(&path, &aside)?;
                 put_aside = Some(aside);
@@ -159,9 +173,10 @@ impl Renewal<'_> {
             // As it was. If that fails too, it still lies there.
             let _ = media.rename(aside, &path);
             if e.kind() == ErrorKind::OutOfSpace {
-                return Err(Error::new(ErrorKind::OutOfSpace, format!("no room for a new memory beside the old one ({e})"))
-                    .with_file(&path)
-                    .with_hint("take the old one to another device, or away if it is of no use, and open the database like this again"));
+                let what = format!("no room for a new memory beside the old one ({})", e.message());
+                return Err(Error::new(ErrorKind::OutOfSpace, what).with_file(&path).with_hint(
+                    "take the old one to another device, and open the database with Options::renew_memory (terrane --renew-memory)",
+                ));
             }
         }
         created?;
@@ -202,6 +217,17 @@ impl Renewal<'_> {
             .with_file(path)
             .with_hint("bring that memory back, or restore the database from a backup"))
     }
+}
+
+fn is_directory(media: &dyn Media, path: &Path) -> bool {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return true };
+    // (What its directory cannot be read for is told by who opens it.)
+    media.list(parent).is_ok_and(|entries| entries.iter().any(|e| e.is_dir && name == e.name.as_str()))
+}
+
+/// How a memory is divided that is made for this place.
+fn plan_of(place: &MemoryPlace) -> Plan {
+    PmemOptions::new(place.bytes).zone_bytes(place.zone_bytes).plan()
 }
 
 /// Whether a memory was made by this plan. (The length of its file is a multiple of 4096.)
@@ -247,9 +273,10 @@ fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
             e.with_hint(format!("if its device has failed, take it away (unmount it): {renew}"))
         }
         ErrorKind::Corruption if place.has_log => e.with_hint(renew),
-        // What it says by itself is of no help here.
+        // The memory itself is better, where there is one.
         ErrorKind::Stale if place.has_log => {
-            Error::new(ErrorKind::Stale, e.message()).about_file(e.file().unwrap_or(path)).with_hint(renew)
+            let hint = e.hint().map_or_else(|| renew.to_owned(), |own| format!("{own}; or, {renew}"));
+            Error::new(ErrorKind::Stale, e.message()).with_file(e.file().unwrap_or(path)).with_hint(hint)
         }
         ErrorKind::Corruption => e.with_hint("restore the database, its memory with it, from a backup"),
         _ => e,
