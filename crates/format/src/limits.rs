@@ -27,6 +27,17 @@ pub fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Checks a bound's length.
+///
+/// # Errors
+/// [`terrane_base::ErrorKind::LimitExceeded`].
+pub fn check_bound(bound: &[u8]) -> Result<()> {
+    if bound.len() > MAX_BOUND {
+        return Err(Error::limit("bound in bytes", bound.len() as u64, MAX_BOUND as u64));
+    }
+    Ok(())
+}
+
 /// Checks a value's length.
 ///
 /// # Errors

@@ -34,7 +34,7 @@ fn what_is_no_memory_is_not_put_aside_for_a_new_database() {
                 let db = dir.path().join(format!("{mode:?}{n}{renew}"));
                 let memory = tiny_memory().mode(mode).path(path);
                 let options = without_medium().medium(Medium::Pmem(memory)).renew_memory(renew);
-                let e = Db::open(&db, options.clone()).unwrap_err();
+                let e = Db::open(&db, options).unwrap_err();
                 let hint = e.hint().unwrap_or_default();
                 assert!(hint.contains("--pmem") && !hint.contains("renew"), "{e}");
                 assert!(there.is_dir() && file.is_file());

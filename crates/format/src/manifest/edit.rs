@@ -32,7 +32,7 @@ use terrane_base::{Error, ErrorKind, ExtentId, Lsn, Result, SubtableId};
 use super::PartSize;
 use crate::codec::{Reader, put_bytes, put_varint};
 use crate::extent::ExtentMeta;
-use crate::limits::{MAX_BOUND, MAX_NAME, MAX_XID};
+use crate::limits::{MAX_BOUND, MAX_NAME, MAX_XID, check_bound};
 use crate::options::MAX_OPTIONS;
 use crate::value_ref::ValueRef;
 
@@ -259,10 +259,7 @@ impl Edit {
     /// # Errors
     /// [`terrane_base::ErrorKind::LimitExceeded`].
     pub fn check_bounds(&self) -> Result<()> {
-        let check = |bounds: &[&Vec<u8>]| match bounds.iter().find(|bound| bound.len() > MAX_BOUND) {
-            Some(bound) => Err(Error::limit("bound in bytes", bound.len() as u64, MAX_BOUND as u64)),
-            None => Ok(()),
-        };
+        let check = |bounds: &[&Vec<u8>]| bounds.iter().try_for_each(|bound| check_bound(bound));
         match self {
             Edit::AddRef { lo, hi, extent, .. } => check(&[lo, hi, &extent.lo, &extent.hi]),
             Edit::RemoveRef { lo, .. } => check(&[lo]),

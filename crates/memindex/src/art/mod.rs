@@ -45,6 +45,7 @@ pub(crate) mod node;
 mod pool;
 mod reclaim;
 mod seek;
+mod soundness;
 mod versions;
 mod word;
 
@@ -191,28 +192,6 @@ impl Art {
     pub(crate) fn is_misled(&self) -> bool {
         // Set before what it was set for was published, which whoever misses something has come to.
         self.misled.load(Ordering::Relaxed)
-    }
-
-    /// Whether a record is as it was written, as far as anybody looks.
-    #[inline]
-    fn is_sound(&self, record: impl FnOnce() -> Option<RecordPtr>) -> bool {
-        let Some(check) = &self.check else { return true };
-        record().is_none_or(|record| check(&self.read(record)))
-    }
-
-    /// Notes it if a record was damaged that says where something is put.
-    #[inline]
-    fn lean_on(&self, record: impl FnOnce() -> Option<RecordPtr>) {
-        if !self.is_sound(record) {
-            self.misled.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// The record of `key` that was damaged when another version of the key was put beside it, and stands before all of them for that.
-    pub(crate) fn misplaced(&self, key: &[u8]) -> Option<Record<'_>> {
-        let guard = self.domain.pin();
-        let Leaf::Many(list) = self.leaf(self.find(key, &guard))? else { return None };
-        list.at_or_below(MISPLACED, &guard).map(|record| self.read(record))
     }
 
     /// Bytes taken from the budget.
@@ -551,11 +530,12 @@ impl Art {
         };
         // What the list says of it from here on. A damaged one must neither pass for this record's nor stand before it, for the damage may go.
         let was = self.read(only);
-        let sound = self.check.as_ref().is_none_or(|check| check(&was));
-        if !sound {
+        let other = if self.passes(&was) {
+            was.seq
+        } else {
             self.misled.store(true, Ordering::Relaxed);
-        }
-        let other = if sound { was.seq } else { MISPLACED };
+            MISPLACED
+        };
         let list = match other.cmp(&seq) {
             Order::Equal => return Ok(Inserted::Nothing),
             order => {

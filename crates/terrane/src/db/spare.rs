@@ -44,22 +44,22 @@ impl Engine {
 
     /// As [`Log::admit`]. On a full device the log gets what the data files have to spare.
     pub(crate) fn admit_to_log(&self, log: &Log, bytes: u64) -> Result<Admission> {
-        match log.admit(bytes) {
-            Err(e) if e.kind() == ErrorKind::OutOfSpace => {
-                // Again even if that was nothing: somebody else may have come first.
-                self.space.give_all_back();
-                log.admit(bytes)
-            }
-            other => other,
-        }
+        self.with_spare_space(|| log.admit(bytes))
     }
 
     /// As [`crate::levels::ManifestStore::append`]. On a full device the manifest gets what the data files have to spare.
     pub(crate) fn append_edits(&self, edits: &[Edit]) -> Result<()> {
-        match self.manifest.append(edits) {
+        self.with_spare_space(|| self.manifest.append(edits))
+    }
+
+    /// Tries what a full device refuses once more, when data files have given back what they do not need.
+    #[inline]
+    fn with_spare_space<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        match attempt() {
             Err(e) if e.kind() == ErrorKind::OutOfSpace => {
+                // Again even if that was nothing: somebody else may have come first.
                 self.space.give_all_back();
-                self.manifest.append(edits)
+                attempt()
             }
             other => other,
         }
@@ -124,24 +124,9 @@ mod tests {
         assert!(!db.engine.space.is_untrimmed(), "somebody said that nobody writes");
     }
 
-    #[test]
-    fn on_a_full_device_the_log_gets_what_the_data_files_have_to_spare() {
-        let media = SimMedia::new(3);
-        let (db, t) = open(&media);
-        merge(&media, &t, RECORDS);
-        db.engine.awaiting_trim.store(true, Ordering::Relaxed);
-        merge(&media, &t, RECORDS / 12);
-        let spare = db.engine.space.stats().idle;
-        media.set_capacity(Some(media.used_bytes()));
-        let put = |i: u32| t.put(&i.to_be_bytes(), &[1; 1000]);
-        let e = (0..RECORDS).find_map(|i| put(i).err()).unwrap();
-        assert_eq!((e.kind(), db.engine.space.stats().idle), (ErrorKind::OutOfSpace, 0));
-        assert!(spare > 16, "{spare} units were there");
-    }
-
-    #[test]
-    fn on_a_full_device_the_manifest_gets_what_the_data_files_have_to_spare() {
-        let media = SimMedia::new(4);
+    /// A device without room for anything more, and how many units the data files have to spare on it.
+    fn full(seed: u64) -> (Db, Subtable, u64) {
+        let media = SimMedia::new(seed);
         let (db, t) = open(&media);
         merge(&media, &t, RECORDS);
         db.engine.awaiting_trim.store(true, Ordering::Relaxed);
@@ -149,6 +134,20 @@ mod tests {
         let spare = db.engine.space.stats().idle;
         assert!(spare > 16, "{spare} units are there");
         media.set_capacity(Some(media.used_bytes()));
+        (db, t, spare)
+    }
+
+    #[test]
+    fn on_a_full_device_the_log_gets_what_the_data_files_have_to_spare() {
+        let (db, t, _) = full(3);
+        let put = |i: u32| t.put(&i.to_be_bytes(), &[1; 1000]);
+        let e = (0..RECORDS).find_map(|i| put(i).err()).unwrap();
+        assert_eq!((e.kind(), db.engine.space.stats().idle), (ErrorKind::OutOfSpace, 0));
+    }
+
+    #[test]
+    fn on_a_full_device_the_manifest_gets_what_the_data_files_have_to_spare() {
+        let (db, _t, spare) = full(4);
         // More than what is written ahead holds.
         let change = || {
             db.create_subtable("more", SubtableOptions::new().value_threshold(8 << 10))?;

@@ -102,7 +102,7 @@ pub(super) fn open(
         (None, None | Some(Medium::Log)) => return Ok(None),
         // Never open before, so nothing was committed. (An attempt may have wanted another one.)
         (_, Some(Medium::Pmem(wanted))) if state.log.generation == 0 => {
-            let opened = renewal.first(dir.join(&wanted.path), recorded(wanted), &wanted.plan())?;
+            let opened = renewal.first(dir.join(&wanted.path), recorded(wanted))?;
             manifest.append(&[Edit::Memory(opened.place.clone())])?;
             // Nothing was ever in it.
             return Ok(Some(Opened { is_new: false, ..opened }));

@@ -50,14 +50,15 @@ impl Renewal<'_> {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if another one's is there, or a directory; what making or opening one fails with.
-    pub(super) fn first(&self, path: PathBuf, place: MemoryPlace, plan: &Plan) -> Result<Opened> {
+    pub(super) fn first(&self, path: PathBuf, place: MemoryPlace) -> Result<Opened> {
         let media = &**self.media;
+        let plan = plan_of(&place);
         if !media.exists(&path)? {
             try_pmem(media, &path, mode_of(place.mode))?;
-            Space::create(media, &path, plan, self.uuid, place.number)?;
+            Space::create(media, &path, &plan, self.uuid, place.number)?;
             return self.open(path, place);
         }
-        match self.own(&path, &place).map(|(space, lock)| is_as_planned(&space, plan).then_some((space, lock))) {
+        match self.own(&path, &place).map(|(space, lock)| is_as_planned(&space, &plan).then_some((space, lock))) {
             Ok(Some((space, lock))) => Ok(Opened::new(space, lock, path, place, false)),
             // Of another size.
             Ok(None) => self.make(path, place, false),
@@ -97,15 +98,17 @@ impl Renewal<'_> {
             // The lock would make it.
             return Err(Error::new(ErrorKind::NotFound, "there is no such file").with_file(path));
         }
-        if is_directory(media, path) {
-            return Err(Error::invalid("a directory is where the persistent memory is to be")
-                .with_file(path)
-                .with_hint("say where it is (PmemOptions::path, Options::pmem_path, terrane --pmem)"));
-        }
-        let lock = media.lock(path)?;
         let mode = mode_of(place.mode);
-        let space = Space::open_since(media, path, mode, self.uuid, place.number, place.opening)?;
-        Ok((space, lock))
+        let opened = media.lock(path).and_then(|lock| {
+            let space = Space::open_since(media, path, mode, self.uuid, place.number, place.opening)?;
+            Ok((space, lock))
+        });
+        opened.map_err(|e| match is_directory(media, path) {
+            true => Error::invalid("a directory is where the persistent memory is to be")
+                .with_file(path)
+                .with_hint("say where it is (PmemOptions::path, Options::pmem_path, terrane --pmem)"),
+            false => e,
+        })
     }
 
     /// A new memory, where `e` says that the one at this place is of no use and there may be another one.
@@ -127,10 +130,10 @@ impl Renewal<'_> {
                 if !in_page_cache || self.was_moved {
                     self.check(&path)?;
                 }
-                if kind == Stale {
-                    return self.take_up_or_make(path, place, false);
+                match kind {
+                    Stale => self.take_up_or_make(path, place, false),
+                    _ => self.make(path, place, false),
                 }
-                self.make(path, place, false)
             }
             _ => Err(hinted(&place, e, &path)),
         }
@@ -186,13 +189,11 @@ impl Renewal<'_> {
 
     /// Whether the log is enough to go on without a device.
     fn check(&self, path: &Path) -> Result<()> {
-        let is_there = |was_at: &PathBuf| {
-            self.media.exists(was_at).map_err(|e| {
-                e.with_hint("the database's persistent memory was there: take its device away (unmount it) if it is of no use")
-            })
+        let unknown = |e: Error| {
+            e.with_hint("the database's persistent memory was there: take its device away (unmount it) if it is of no use")
         };
         if let Some(was_at) = &self.was_at
-            && is_there(was_at)?
+            && self.media.exists(was_at).map_err(unknown)?
         {
             let what = "the database's persistent memory is here, and not where it is looked for";
             return Err(Error::invalid(what)
