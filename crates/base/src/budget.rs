@@ -48,6 +48,12 @@ impl MemoryBudget {
         self.0.limit.load(Ordering::Relaxed)
     }
 
+    /// Whether more than so many hundredths of the limit are used: sooner said than [how full](MemoryBudget::fullness) it is.
+    #[inline]
+    pub fn is_over(&self, percent: usize) -> bool {
+        self.used().saturating_mul(100) > self.limit().saturating_mul(percent)
+    }
+
     /// Used over limit: 1.0 means exhausted.
     pub fn fullness(&self) -> f64 {
         self.used() as f64 / self.limit().max(1) as f64
@@ -66,6 +72,7 @@ mod tests {
         b.charge(90);
         assert_eq!(a.used(), 120);
         assert!(a.fullness() > 1.0);
+        assert!(a.is_over(119) && !a.is_over(120));
         b.release(120);
         assert_eq!(a.used(), 0);
     }

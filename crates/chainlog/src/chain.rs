@@ -15,7 +15,6 @@
 //! | `head` | the orderer | relaxed: there is one orderer at a time, which the ring orders; others look at it when it rests |
 //! | `zones` | who has the turn; readers | its mutex, once a zone |
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,10 +26,9 @@ use terrane_format::chain::{
     MEMTABLE_BYTES, Position, ZONE_HEADER, ZoneHeader, read_record,
 };
 use terrane_format::pm::PoolKind;
-use terrane_halloc::Fresh;
 use terrane_media::Pmem;
 
-use crate::item::Item;
+use crate::place::{Place, Written};
 use crate::space::{Admission, Space};
 
 /// See the module's head.
@@ -38,12 +36,12 @@ use crate::space::{Admission, Space};
 pub struct Chain {
     space: Arc<Space>,
     /// Of the memtable's object.
-    number: u32,
+    pub(crate) number: u32,
     of: ChainMemtable,
-    salt: u64,
+    pub(crate) salt: u64,
     word_at: usize,
     /// A place was not written.
-    broken: AtomicBool,
+    pub(crate) broken: AtomicBool,
     /// How many zones there are; the last of them takes what comes.
     slots: AtomicU32,
     /// By slot.
@@ -141,14 +139,22 @@ impl Chain {
         MAX_SLOTS.saturating_sub(self.slots.load(Ordering::Relaxed))
     }
 
-    /// Gives a commit's item, whose records take `len` bytes, its place. To be called in the commit's turn alone, once. May open a zone,
-    /// one of `admission`'s; nothing is written yet.
+    /// Whether there is a place for an item whose records take `len` bytes without a zone more. In a turn that holds for what is assigned in it, and
+    /// else until somebody has a turn.
+    pub fn has_room(&self, len: usize) -> bool {
+        let next = self.tail.next.load(Ordering::Relaxed) as usize;
+        self.slots.load(Ordering::Relaxed) > 0
+            && self.space.zone_bytes().saturating_sub(next) >= ITEM_HEADER + len
+    }
+
+    /// Gives a commit's item, whose records take `len` bytes, its place. To be called in the commit's turn alone, once. Opens a zone of
+    /// `admission`'s unless there [is room](Chain::has_room); nothing is written yet.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] if the records take more than [`Chain::most`] or there are too many zones; [`ErrorKind::InvalidArgument`]
-    /// for a length that is no multiple of 8, and without an admission; [`ErrorKind::Poisoned`] if an item before it was not written. All but
-    /// the last can be ruled out before the turn.
-    pub fn assign(&self, len: usize, admission: &mut Admission) -> Result<Place<'_>> {
+    /// for a length that is no multiple of 8, and if it takes a zone and none was admitted; [`ErrorKind::Poisoned`] if an item before it was not
+    /// written. All but the last can be ruled out before anything is assigned.
+    pub fn assign(&self, len: usize, admission: Option<&mut Admission>) -> Result<Place<'_>> {
         self.check_whole()?;
         let most = Chain::most(&self.space);
         if len > most {
@@ -167,6 +173,8 @@ impl Chain {
             if slots == MAX_SLOTS {
                 return Err(Error::limit("zones of a memtable", u64::from(slots) + 1, u64::from(MAX_SLOTS)));
             }
+            let admission =
+                admission.ok_or_else(|| Error::invalid("a zone is opened that was not set aside"))?;
             let fresh = admission.open(&self.space)?;
             let at = self.space.zones().place(fresh.number())?;
             self.lock_zones().push(fresh.number());
@@ -180,7 +188,7 @@ impl Chain {
         let position = Position::new(slots - 1, next as u64)
             .ok_or_else(|| Error::limit("bytes of a zone", next as u64, MAX_ZONE_BYTES))?;
         let at = self.tail.zone_at.load(Ordering::Relaxed) as usize + next;
-        Ok(Place { chain: self, _own_thread: PhantomData, position, at, total, opened, written: false })
+        Ok(Place::new(self, position, at, total, opened))
     }
 
     /// Has the word point at an item that was written and fenced: committed with the fence that follows, which is the caller's. To
@@ -337,118 +345,8 @@ impl Drop for Chain {
     }
 }
 
-/// Where an item of a commit goes. It stays with its thread, whose fence makes what was written durable. Dropped unwritten it
-/// breaks its chain, which takes no more items: what lies behind it could never be committed.
-#[derive(Debug)]
-#[must_use = "dropping it breaks its chain"]
-pub struct Place<'c> {
-    chain: &'c Chain,
-    _own_thread: PhantomData<*const ()>,
-    position: Position,
-    at: usize,
-    /// Bytes, with the header.
-    total: usize,
-    /// A zone that is opened for it: for one item in thousands, and so apart.
-    opened: Option<Box<(Fresh<'c>, ZoneHeader)>>,
-    written: bool,
-}
-
-/// An item that was written: see [`Chain::advance`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    position: Position,
-    end_lsn: Lsn,
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        if !self.written {
-            self.chain.broken.store(true, Ordering::Relaxed);
-            // The chain has the zone: it must not become another's before the memory is opened again.
-            std::mem::forget(self.opened.take());
-        }
-    }
-}
-
-impl<'c> Place<'c> {
-    /// Writes the item, one of `items` of the commit at `lsn`, which takes `units` of the order. Durable once this thread has fenced, at
-    /// the latest when the item is told to an index ([`crate::ChainIndex::insert`]).
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if it is not as long as was said, or says what cannot be; what the memory fails with. The chain is
-    /// broken then.
-    pub fn write(mut self, lsn: Lsn, items: u32, units: u32, mut item: Box<Item>) -> Result<Stored<'c>> {
-        let (chain, total) = (self.chain, self.total);
-        let len = total - ITEM_HEADER;
-        if item.len() != len {
-            return Err(Error::invalid(format!("an item of {} bytes in a place for {len}", item.len())));
-        }
-        let header = ItemHeader { lsn, len: len as u32, items, units };
-        header.check()?;
-        if item.seqs().is_some_and(|(least, most)| least <= lsn || most > header.end_lsn()) {
-            return Err(Error::invalid("a record's sequence is not one of its commit's"));
-        }
-        if let Some(opened) = &self.opened {
-            opened.0.write(0, &opened.1.encode())?;
-        }
-        if let Some(opened) = self.opened.take() {
-            let (fresh, zone) = *opened;
-            fresh.commit(zone_tag(chain.number, zone.slot))?;
-        }
-        chain.pmem().write(self.at, item.under(&header.encode(chain.salt, self.position)))?;
-        self.written = true;
-        let written = Written { position: self.position, end_lsn: header.end_lsn() };
-        Ok(Stored { chain, _own_thread: PhantomData, at: self.at, item, written, fenced: false })
-    }
-}
-
-/// An item that was stored in its place. As that it stays with its thread. A commit without an index's entry would not be seen before the
-/// next start: what no index was told of must not be ordered.
-#[derive(Debug)]
-#[must_use = "its records are in no index yet"]
-pub struct Stored<'c> {
-    pub(crate) chain: &'c Chain,
-    _own_thread: PhantomData<*const ()>,
-    /// Where in the memory it begins.
-    pub(crate) at: usize,
-    pub(crate) item: Box<Item>,
-    written: Written,
-    fenced: bool,
-}
-
-impl<'c> Stored<'c> {
-    /// What [`Chain::advance`] is to be called with once this thread has fenced.
-    pub fn written(&self) -> Written {
-        self.written
-    }
-
-    /// Makes all of them durable, with one fence if they are of one memory, as those of a commit are.
-    pub fn fence_all(all: &mut [Stored<'c>]) {
-        let Some(chain) = all.first().map(|first| first.chain) else { return };
-        chain.space.fence();
-        for stored in all {
-            stored.fenced |= Arc::ptr_eq(&stored.chain.space, &chain.space);
-            stored.fence();
-        }
-    }
-
-    /// The item, empty, if no index is to be told of its records.
-    pub fn into_item(self) -> Box<Item> {
-        let mut item = self.item;
-        item.clear();
-        item
-    }
-
-    /// Fences, unless that was done.
-    pub(crate) fn fence(&mut self) {
-        if !std::mem::replace(&mut self.fenced, true) {
-            self.chain.pmem().fence();
-        }
-    }
-}
-
 /// The tag under which a zone is its memtable's.
-fn zone_tag(memtable: u32, slot: u32) -> u64 {
+pub(crate) fn zone_tag(memtable: u32, slot: u32) -> u64 {
     u64::from(memtable) * u64::from(MAX_SLOTS) + u64::from(slot)
 }
 

@@ -12,18 +12,19 @@
 //!   ([`terrane_media::READABLE_BEHIND`]), keys compare as they may, and a value is verified before it is given away ([`ChainIndex::verify`]).
 //!
 //! # Concurrency
-//! Any number of threads index, rebuild and read. What went around the caches is ordered by the fence that [`Stored`] carries out before
-//! its records are told to the index.
+//! Any number of threads index, rebuild and read. What went around the caches is ordered by the fence that [`ChainIndex::insert`]
+//! carries out before it tells the index of records.
 
 use std::ptr::NonNull;
 
 use terrane_base::{Error, ErrorKind, Lsn, Result};
-use terrane_format::chain::{ChainRecord, key_at, read_record, record_len};
+use terrane_format::chain::{ChainRecord, ITEM_HEADER, key_at, read_record, record_len};
 use terrane_media::Pmem;
 use terrane_memindex::{MemIndex, Record, Search};
 
-use crate::chain::{Chain, Stored};
+use crate::chain::Chain;
 use crate::item::Item;
+use crate::place::{Spot, Stored, StoredOne};
 use crate::space::Space;
 
 /// See the module's head.
@@ -71,38 +72,42 @@ impl ChainIndex {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an item of another chain: its commit must not be ordered then.
-    pub fn insert(&self, stored: Stored<'_>) -> Result<Box<Item>> {
-        self.insert_found(stored, None)
-    }
-
-    /// As [`ChainIndex::insert`]. A record for whose key there was a search in this index is inserted from where that has come to.
-    ///
-    /// # Errors
-    /// As [`ChainIndex::insert`].
-    pub fn insert_found(&self, mut stored: Stored<'_>, search: Option<Search<'_, '_>>) -> Result<Box<Item>> {
-        if !std::ptr::eq(stored.chain, &self.chain) {
-            return Err(Error::invalid("an item of another chain"));
-        }
-        stored.fence();
-        let base = self.address(stored.at)?;
+    pub fn insert(&self, mut stored: Stored<'_>) -> Result<Box<Item>> {
+        let base = self.begin(&mut stored.spot)?;
         let records = stored.item.indexed().map(|(at, key, seq)| {
             // SAFETY: within the item, which lies there in the memory.
             (unsafe { base.add(at) }, key, seq)
         });
-        let Some(search) = search else {
-            // SAFETY: of the item that was written there, all of it fenced; the chain is ours, and so are its zones.
-            unsafe { self.index.insert_all_at(records)? };
-            return Ok(stored.into_item());
-        };
-        for (at, key, seq) in records {
-            match key == search.key() {
-                // SAFETY: as above.
-                true => unsafe { self.index.insert_found_at(&search, at, seq)? },
-                // SAFETY: as above.
-                false => unsafe { self.index.insert_at(at, key, seq)? },
-            }
-        }
+        // SAFETY: of the item that was written there, all of it fenced; the chain is ours, and so are its zones.
+        unsafe { self.index.insert_all_at(records)? };
         Ok(stored.into_item())
+    }
+
+    /// As [`ChainIndex::insert`], of an item of one record, from where a search for its key in this index has come to.
+    ///
+    /// # Errors
+    /// As [`ChainIndex::insert`].
+    #[inline]
+    pub fn insert_one(&self, mut stored: StoredOne<'_, '_>, search: &Search<'_, '_>) -> Result<()> {
+        let item = self.begin(&mut stored.spot)?;
+        // SAFETY: an item has its first record behind its header.
+        let at = unsafe { item.add(ITEM_HEADER) };
+        match stored.key == search.key() {
+            // SAFETY: the record that was written there, fenced; the chain is ours, and so are its zones.
+            true => unsafe { self.index.insert_found_at(search, at, stored.seq) },
+            // SAFETY: as above.
+            false => unsafe { self.index.insert_at(at, stored.key, stored.seq) },
+        }
+    }
+
+    /// Where an item of this chain lies, all of it fenced.
+    #[inline]
+    fn begin(&self, spot: &mut Spot<'_>) -> Result<NonNull<u8>> {
+        if !std::ptr::eq(spot.chain, &self.chain) {
+            return Err(Error::invalid("an item of another chain"));
+        }
+        spot.fence();
+        self.address(spot.at)
     }
 
     /// Tells the index what is committed in a zone, of which there are [`Chain::slots`], once, after recovery and before anything is stored.
@@ -214,7 +219,7 @@ mod tests {
             let record = ChainRecord { key: b"key", seq: 2, kind: Kind::Put, value: &[7; 500] };
             item.push(&record, true).unwrap();
             let mut admission = space.admit(1).unwrap();
-            let place = memtable.chain().assign(item.len(), &mut admission).unwrap();
+            let place = memtable.chain().assign(item.len(), Some(&mut admission)).unwrap();
             let insert = || drop(memtable.insert(place.write(1, 1, 1, item).unwrap()).unwrap());
             assert_eq!(pmem.of(insert).1.touched, 0, "it was written, and not read");
             let verify = || memtable.verify(&memtable.index().get(b"key", 2).unwrap()).unwrap();

@@ -29,6 +29,19 @@ struct Mark {
     indexed: bool,
 }
 
+/// Whether an index takes such a record.
+#[inline]
+pub(crate) fn check_record(record: &ChainRecord<'_>) -> Result<()> {
+    if record.key.len() > MAX_KEY_BYTES {
+        let len = record.key.len() as u64;
+        return Err(Error::limit("key size in bytes", len, MAX_KEY_BYTES as u64));
+    }
+    if record.seq > MAX_SEQ {
+        return Err(Error::limit("sequence", record.seq, MAX_SEQ));
+    }
+    Ok(())
+}
+
 impl Item {
     /// One without records.
     pub fn new() -> Self {
@@ -48,13 +61,7 @@ impl Item {
     /// # Errors
     /// `LimitExceeded` for a key or a sequence that no index takes, and if the item becomes larger than 4 GiB.
     pub fn push(&mut self, record: &ChainRecord<'_>, indexed: bool) -> Result<usize> {
-        if record.key.len() > MAX_KEY_BYTES {
-            let len = record.key.len() as u64;
-            return Err(Error::limit("key size in bytes", len, MAX_KEY_BYTES as u64));
-        }
-        if record.seq > MAX_SEQ {
-            return Err(Error::limit("sequence", record.seq, MAX_SEQ));
-        }
+        check_record(record)?;
         let at = self.bytes.len().max(ITEM_HEADER);
         let (key_len, value_len) = (record.key.len(), record.value.len());
         let len = record_len(key_len, value_len);

@@ -10,10 +10,11 @@
 //! Source: "Revisiting the Design of LSM-tree Based OLTP Storage Engine with Persistent Memory" (VLDB 2021), "ROR".
 //!
 //! # What a commit does
-//! 1. [`Space::admit`]: zones that it may open are set aside, so that nothing behind fails for want of them.
+//! 1. [`Space::admit`]: zones that it may open are set aside, so that nothing behind fails for want of them. (Or it has none, and takes no place
+//!    anywhere if [`Chain::has_room`] says in its turn that it would need one.)
 //! 2. In its turn (`Ring::reserve_in_turn` of `terrane-commit`) it takes a place in each memtable: [`Chain::assign`]. Turns
 //!    come in the order of the commits, so what lies before an item in its zones is of earlier commits.
-//! 3. It writes its items, in parallel with others ([`Place::write`]), fences, and tells the memtables' indexes where their records lie
+//! 3. It writes its items, in parallel with others ([`Place::write`], [`Place::write_one`]), fences, and tells the memtables' indexes where their records lie
 //!    ([`ChainIndex::insert`]).
 //! 4. Whoever orders has each word point at its item ([`Chain::advance`]), commit by commit, and fences behind each commit. A commit
 //!    that was not written ends this: none behind it is ever committed.
@@ -30,15 +31,17 @@ mod chain;
 mod index;
 mod item;
 mod lent;
+mod place;
 mod recover;
 mod space;
 #[allow(unsafe_code, reason = "it says of zones that they are nobody else's memory")]
 mod volatile;
 
-pub use chain::{Chain, Place, Stored, Written};
+pub use chain::Chain;
 pub use index::ChainIndex;
 pub use item::Item;
 pub use lent::LentZone;
+pub use place::{Place, Stored, StoredOne, Written};
 pub use recover::{Recovered, recover};
 pub use space::{Admission, Space};
 pub use terrane_halloc::Plan;

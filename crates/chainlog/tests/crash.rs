@@ -196,7 +196,7 @@ fn places<'c>(
             let key = subtable.to_be_bytes();
             item.push(&ChainRecord { key: &key, seq, kind: Kind::Put, value }, true)?;
         }
-        places.push((chains[subtable].assign(item.len(), &mut admission)?, item));
+        places.push((chains[subtable].assign(item.len(), Some(&mut admission))?, item));
     }
     Ok(places)
 }
@@ -548,16 +548,16 @@ fn limits_are_said_before_anything_is_written() {
     let most = Chain::most(&space);
     assert_eq!(most, (4 << 10) - 64 - ITEM_HEADER);
     let mut admission = space.admit(1).unwrap();
-    assert_eq!(chain.assign(most + 8, &mut admission).unwrap_err().kind(), ErrorKind::LimitExceeded);
-    assert_eq!(chain.assign(most - 4, &mut admission).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(chain.assign(most + 8, Some(&mut admission)).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(chain.assign(most - 4, Some(&mut admission)).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let free = space.free();
     let e = space.admit(free + 1).unwrap_err();
     assert!(e.kind() == ErrorKind::OutOfSpace && e.hint().is_some());
     drop(space.admit(free).unwrap());
     assert_eq!(space.free(), free);
-    let place = chain.assign(most, &mut admission).unwrap();
+    let place = chain.assign(most, Some(&mut admission)).unwrap();
     // Set aside was one, and that is taken.
-    assert_eq!(chain.assign(8, &mut admission).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(chain.assign(8, Some(&mut admission)).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(chain.slots_left(), MAX_SLOTS - 1);
     drop(place);
 }
@@ -570,11 +570,11 @@ fn a_place_that_is_not_written_breaks_its_chain_and_its_zone_is_nobody_elses() {
         |subtable| Chain::create(&space, ChainMemtable { subtable, generation: 1, from_lsn: 1 }).unwrap();
     let [broken, whole] = [create(1), create(2)];
     let mut admission = space.admit(1).unwrap();
-    let place = broken.assign(64, &mut admission).unwrap();
+    let place = broken.assign(64, Some(&mut admission)).unwrap();
     let refused = place.write(1, 1, 1, Box::default()).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     let mut more = space.admit(1).unwrap();
-    assert_eq!(broken.assign(8, &mut more).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(broken.assign(8, Some(&mut more)).unwrap_err().kind(), ErrorKind::Poisoned);
     let of = Commit::from([(2, vec![b"v".to_vec()])]);
     commit(&space, &[(2, &whole)].into(), 5, &of).unwrap();
     // That of the broken one is not the other's, and comes back when the memory is opened again.
@@ -604,7 +604,7 @@ fn what_could_not_be_recovered_is_not_written() {
         }
         item.push(&record, true).unwrap();
         let mut admission = space.admit(1).unwrap();
-        let place = chain.assign(item.len(), &mut admission).unwrap();
+        let place = chain.assign(item.len(), Some(&mut admission)).unwrap();
         let refused = place.write(5, 1, 1, item).map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     }
@@ -623,7 +623,7 @@ fn items_are_committed_in_the_order_in_which_they_lie() {
     let mut write = |lsn| {
         let mut item = Box::new(Item::new());
         item.push(&ChainRecord { key: b"k", seq: lsn + 1, kind: Kind::Put, value: b"v" }, true).unwrap();
-        let place = chain.assign(item.len(), &mut admission).unwrap();
+        let place = chain.assign(item.len(), Some(&mut admission)).unwrap();
         place.write(lsn, 1, 1, item).unwrap().written()
     };
     let [first, second] = [write(1), write(2)];

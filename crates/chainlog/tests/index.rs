@@ -14,7 +14,7 @@ use terrane_format::chain::{ChainMemtable, ChainRecord, record_len};
 use terrane_halloc::{Halloc, Plan};
 use terrane_media::real::{RealMedia, RealOptions};
 use terrane_media::sim::{CrashKind, SimMedia};
-use terrane_media::{Media, PmemMode};
+use terrane_media::{Media, OpenMode, PmemMode};
 use terrane_memindex::{IndexKind, MemIndex};
 
 const PLAN: Plan = Plan { bytes: 24 << 20, subtables: 4, memtables: 8, zone_bytes: 256 << 10 };
@@ -75,7 +75,7 @@ fn put(memtable: &ChainIndex, space: &Arc<Space>, lsn: Lsn, puts: &[(Vec<u8>, Ve
     let tombstone = ChainRecord { key: b"", seq: lsn + 1, kind: Kind::RangeDelete, value: b"\xff" };
     item.push(&tombstone, false)?;
     let mut admission = space.admit(1)?;
-    let place = memtable.chain().assign(item.len(), &mut admission)?;
+    let place = memtable.chain().assign(item.len(), Some(&mut admission))?;
     let stored = place.write(lsn, 1, puts.len() as u32, item)?;
     let written = stored.written();
     let item = memtable.insert(stored)?;
@@ -230,6 +230,95 @@ fn zones_of_indexes_are_charged_and_asked_for() {
     assert_eq!((zones.bytes(), budget.used(), space.taken()), (0, 0, 0));
 }
 
+/// All bytes of a memory.
+fn bytes_of(media: &dyn Media, path: &Path) -> Vec<u8> {
+    let file = media.open(path, OpenMode::READ).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+#[test]
+fn one_record_lies_as_in_an_item_of_its_own_and_is_found() {
+    let path = Path::new("/pm");
+    let [(media, one, space), (other_media, other, other_space)] = [1, 2].map(|_| {
+        let media = SimMedia::new(1);
+        Halloc::create(&*media, path, &PLAN, UUID, 0).unwrap();
+        let space = open(&*media, path, PmemMode::Dax);
+        (media, memtable(Chain::create(&space, of(1)).unwrap(), &space, PLACES[0]), space)
+    });
+    let mut scratch = vec![7; 10_000];
+    let mut lsn = 1;
+    // Lengths with and without room in a record's header, with all paddings, and more than a zone in all.
+    let lens: Vec<_> =
+        (0..40).map(|n| (n, n * 3)).chain([(0, 0), (300, 70_000), (254, 65_534), (255, 1)]).collect();
+    for n in 0..3 * lens.len() {
+        let (key_len, value_len) = lens[n % lens.len()];
+        let (key, value) = ([&[n as u8], &vec![b'k'; key_len][..]].concat(), vec![n as u8; value_len]);
+        let kind = if value.is_empty() { Kind::Delete } else { Kind::Put };
+        let record = ChainRecord { key: &key, seq: lsn + 1, kind, value: &value };
+        let len = record_len(key.len(), value.len());
+
+        let mut admission = space.admit(1).unwrap();
+        let had_room = one.chain().has_room(len);
+        let place = one.chain().assign(len, Some(&mut admission)).unwrap();
+        assert_eq!(admission.left(), u64::from(had_room), "a zone is opened where there was no room");
+        // From where a search for it has come to, or for another one.
+        let sought = if n % 5 == 0 { b"other" } else { &key[..] };
+        let mut search = one.index().search(sought);
+        (0..n % 4).for_each(|_| _ = search.step());
+        let stored = place.write_one(lsn, 1, 5, &record, &mut scratch).unwrap();
+        let written = stored.written();
+        one.insert_one(stored, &search).unwrap();
+        one.chain().advance(written).unwrap();
+        space.fence();
+        let found = one.index().get(&key, lsn + 1).unwrap();
+        assert_eq!((found.seq, found.kind, found.value), (lsn + 1, kind as u8, &value[..]));
+        one.verify(&found).unwrap();
+
+        let mut item = Box::new(Item::new());
+        item.push(&record, true).unwrap();
+        let mut admission = other_space.admit(1).unwrap();
+        let stored = other.chain().assign(len, Some(&mut admission)).unwrap().write(lsn, 1, 5, item).unwrap();
+        let written = stored.written();
+        other.insert(stored).unwrap();
+        other.chain().advance(written).unwrap();
+        other_space.fence();
+        lsn += 5;
+    }
+    assert_eq!(content(one.index()), content(other.index()));
+    assert_eq!(one.index().len(), 3 * lens.len());
+    let [bytes, others] = [&media, &other_media].map(|media| bytes_of(&**media, path));
+    assert!(bytes == others, "the memories differ");
+}
+
+#[test]
+fn one_record_that_could_not_be_found_again_is_not_written() {
+    let media = SimMedia::new(1);
+    Halloc::create(&*media, Path::new("/pm"), &PLAN, UUID, 0).unwrap();
+    let space = open(&*media, Path::new("/pm"), PmemMode::Dax);
+    let record = ChainRecord { key: b"k", seq: 6, kind: Kind::Put, value: b"v" };
+    let (len, long) = (record_len(1, 1), vec![0; terrane_memindex::MAX_KEY_BYTES + 1]);
+    let other = memtable(Chain::create(&space, of(9)).unwrap(), &space, PLACES[0]);
+    let refused = |n, len, lsn, record: ChainRecord<'_>| {
+        let chain = Chain::create(&space, of(n)).unwrap();
+        let mut admission = space.admit(1).unwrap();
+        assert!(!chain.has_room(0), "it has no zone yet");
+        assert_eq!(chain.assign(8, None).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let place = chain.assign(len, Some(&mut admission)).unwrap();
+        let stored = place.write_one(lsn, 1, 1, &record, &mut Vec::new());
+        let done = stored.and_then(|stored| other.insert_one(stored, &other.index().search(b"k")));
+        done.unwrap_err().kind()
+    };
+    assert_eq!(refused(1, len + 8, 5, record), ErrorKind::InvalidArgument, "its place is a longer one's");
+    assert_eq!(refused(2, len, 6, record), ErrorKind::InvalidArgument, "it is before its commit");
+    assert_eq!(refused(3, len, 4, record), ErrorKind::InvalidArgument, "it is behind its commit");
+    let too_long = ChainRecord { key: &long, ..record };
+    assert_eq!(refused(4, len, 5, too_long), ErrorKind::LimitExceeded);
+    assert_eq!(refused(5, len, 5, record), ErrorKind::InvalidArgument, "the index is another memtable's");
+    assert!(other.index().is_empty());
+}
+
 #[test]
 fn an_item_of_another_memtable_is_refused() {
     let media = SimMedia::new(1);
@@ -244,7 +333,7 @@ fn an_item_of_another_memtable_is_refused() {
     let refused = item.push(&ChainRecord { key: &too_long, ..record }, true).unwrap_err();
     assert_eq!((refused.kind(), item.count()), (ErrorKind::LimitExceeded, 1));
     let mut admission = space.admit(1).unwrap();
-    let place = one.chain().assign(item.len(), &mut admission).unwrap();
+    let place = one.chain().assign(item.len(), Some(&mut admission)).unwrap();
     let stored = place.write(1, 1, 1, item).unwrap();
     assert_eq!(other.insert(stored).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert!(one.index().is_empty() && other.index().is_empty());
@@ -290,7 +379,8 @@ impl Shared {
         let (reservation, (lsn, places)) = self
             .ring
             .reserve_in_turn(units, self, |pos, _| {
-                let assign = |m: &usize| self.memtables[*m].chain().assign(len, &mut admission).unwrap();
+                let assign =
+                    |m: &usize| self.memtables[*m].chain().assign(len, Some(&mut admission)).unwrap();
                 (pos, touched.iter().map(assign).collect::<Vec<_>>())
             })
             .unwrap();

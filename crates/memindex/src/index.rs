@@ -50,8 +50,10 @@ pub struct MemIndex {
     // Dropped before the records that it points at.
     structure: Structure,
     records: RecordArena,
-    versions: Counter,
+    /// Records that were the first of their key, of a skiplist none, ...
     keys: Counter,
+    /// ... and all others. A record is counted in one place.
+    others: Counter,
 }
 
 impl MemIndex {
@@ -84,8 +86,8 @@ impl MemIndex {
                 IndexKind::Skiplist => Structure::Skiplist(Box::new(List::new(budget.clone()))),
             },
             records: RecordArena::new(budget),
-            versions: Counter::new(),
             keys: Counter::new(),
+            others: Counter::new(),
         }
     }
 
@@ -190,7 +192,7 @@ impl MemIndex {
             }
             return Ok(());
         };
-        let (mut refused, mut versions, mut keys) = (Ok(()), 0, 0);
+        let (mut refused, mut keys, mut others) = (Ok(()), 0, 0);
         let records = records.map_while(|(at, key, seq)| match self.accept(at, key, seq) {
             Ok(at) => Some((key, seq, at)),
             Err(e) => {
@@ -199,11 +201,11 @@ impl MemIndex {
             }
         });
         art.insert_all(records, |inserted| {
-            versions += u64::from(inserted != Inserted::Nothing);
             keys += u64::from(inserted == Inserted::Key);
+            others += u64::from(inserted == Inserted::Version);
         });
-        self.versions.add(versions);
         self.keys.add(keys);
+        self.others.add(others);
         refused
     }
 
@@ -229,7 +231,7 @@ impl MemIndex {
                 let key = unsafe { at.read() }.key;
                 // SAFETY: the key is the record's own.
                 if unsafe { list.insert(key, seq, at) } {
-                    self.versions.add(1);
+                    self.others.add(1);
                 }
             }
         }
@@ -237,11 +239,8 @@ impl MemIndex {
 
     fn count(&self, inserted: Inserted) {
         match inserted {
-            Inserted::Key => {
-                self.versions.add(1);
-                self.keys.add(1);
-            }
-            Inserted::Version => self.versions.add(1),
+            Inserted::Key => self.keys.add(1),
+            Inserted::Version => self.others.add(1),
             Inserted::Nothing => {}
         }
     }
@@ -283,7 +282,7 @@ impl MemIndex {
 
     /// Records inserted.
     pub fn len(&self) -> usize {
-        self.versions.get() as usize
+        (self.keys.get() + self.others.get()) as usize
     }
 
     /// Whether nothing was inserted.

@@ -260,11 +260,11 @@ impl WriteBatch {
         WriteBatch { body, count, tables, lengths: Lengths::new(), large: Vec::new() }
     }
 
-    /// What the records take in persistent memory, large puts apart.
+    /// Counts what the records take in persistent memory, large puts apart.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] for 4 GiB and more; for a batch that names a subtable that it did not enter.
-    pub(crate) fn lengths(&mut self) -> Result<Lengths> {
+    pub(crate) fn count_lengths(&mut self) -> Result<()> {
         if self.lengths.len() != self.tables.len() {
             self.lengths = self.tables.iter().map(|_| 0).collect();
             for op in Ops::new(&self.body) {
@@ -278,12 +278,17 @@ impl WriteBatch {
         if self.lengths.contains(&u32::MAX) {
             return Err(Error::limit("bytes of a batch's records", u32::MAX.into(), u64::from(u32::MAX) - 1));
         }
-        Ok(std::mem::take(&mut self.lengths))
+        Ok(())
     }
 
-    /// The encoded operations, their number, and the subtables.
-    pub(crate) fn into_parts(self) -> (Vec<u8>, u32, Tables) {
-        (self.body, self.count, self.tables)
+    /// Those that were [counted](WriteBatch::count_lengths).
+    pub(crate) fn lengths(&self) -> &[u32] {
+        &self.lengths
+    }
+
+    /// The encoded operations, their number, the subtables, and what their records take if that was counted.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, u32, Tables, Lengths) {
+        (self.body, self.count, self.tables, self.lengths)
     }
 }
 

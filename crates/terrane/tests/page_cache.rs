@@ -442,9 +442,9 @@ fn what_is_committed_does_not_wait_for_more() {
     }
 }
 
-/// Of 96 zones three may be kept between commits. Who needs many finds those too.
+/// Commits for one subtable, which set nothing aside, beside such for all of them, which are large enough to do so.
 #[test]
-fn zones_that_threads_keep_are_there_for_who_runs_short() {
+fn zones_are_found_by_who_needs_one_and_who_needs_many() {
     const WRITERS: u64 = 6;
     const COMMITS: u64 = 40;
     const TABLES: u64 = 40;

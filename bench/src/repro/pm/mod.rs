@@ -165,7 +165,7 @@ impl Store {
         let count = numbers.len() as u64;
         let mut admission = self.space.admit(1)?;
         let len = numbers.len() * record_len(KEY_BYTES, self.value_bytes);
-        let assign = |pos, _| (pos, self.memtable.chain().assign(len, &mut admission));
+        let assign = |pos, _| (pos, self.memtable.chain().assign(len, Some(&mut admission)));
         let (reservation, (lsn, place)) = self.ring.reserve_in_turn(count, self, assign)?;
         let mut item = std::mem::take(&mut hand.item);
         hand.value.resize(self.value_bytes, b'v');

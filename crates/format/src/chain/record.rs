@@ -46,27 +46,28 @@ pub fn write_record(out: &mut Vec<u8>, r: &ChainRecord<'_>) {
     let from = out.len();
     let (key_len, value_len) = (r.key.len(), r.value.len());
     // It grows once.
-    out.resize(from + record_len(key_len, value_len), 0);
-    let record = &mut out[from..];
-    let mut header = [0; HEADER];
-    header[..8].copy_from_slice(&(r.seq << 8 | r.kind as u64).to_le_bytes());
+    let len = record_len(key_len, value_len);
+    out.reserve(len);
     let is_short = are_short(key_len, value_len);
     let (short_value, short_key) =
         if is_short { (value_len as u16, key_len as u8) } else { (LONG_VALUE, LONG_KEY) };
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(&(r.seq << 8 | r.kind as u64).to_le_bytes());
     header[8..10].copy_from_slice(&short_value.to_le_bytes());
     header[10] = short_key;
-    record[..HEADER].copy_from_slice(&header);
+    out.extend_from_slice(&header);
     if !is_short {
-        record[HEADER..HEADER + 4].copy_from_slice(&(value_len as u32).to_le_bytes());
-        record[HEADER + 4..HEADER + LENGTHS].copy_from_slice(&(key_len as u32).to_le_bytes());
+        out.extend_from_slice(&(value_len as u32).to_le_bytes());
+        out.extend_from_slice(&(key_len as u32).to_le_bytes());
     }
-    let key_from = key_at(key_len, value_len);
-    let value_from = key_from + key_len;
-    let end = value_from + value_len;
-    record[key_from..value_from].copy_from_slice(r.key);
-    record[value_from..end].copy_from_slice(r.value);
-    let crc = checksum::crc(&record[..end]);
-    record[end..end + CRC].copy_from_slice(&crc.to_le_bytes());
+    out.extend_from_slice(r.key);
+    out.extend_from_slice(r.value);
+    let crc = checksum::crc(&out[from..]);
+    // With the zeros that pad it: fewer than a unit.
+    let mut last = [0; CRC + UNIT as usize];
+    last[..CRC].copy_from_slice(&crc.to_le_bytes());
+    let rest = from + len - out.len();
+    out.extend_from_slice(&last[..rest]);
 }
 
 /// The record that `bytes` begin with, and how many bytes it takes.

@@ -2,8 +2,13 @@
 //!
 //! A group is one commit there, whole or not at all. In its turn ([`terrane_commit::Ring::reserve_in_turn`]) it takes a place in each chain, for which
 //! it needs the lengths alone; what it writes there carries sequences, which it has since. Everything that can fail for a reason other than
-//! the memory's own has been ruled out before: the lengths, and zones that were set aside.
+//! the memory's own has been ruled out before: the lengths, and zones that were set aside, if a place takes one.
+//!
+//! Most take none, and to set a zone aside for each commit and to give it back would take each some atomic operations. So requests for little
+//! come without. A group that finds no room in a zone has no place anywhere, and leaves what it reserved empty; its requests come again, those that
+//! find no room alone either with zones that they wait for ([`Engine::come_again`]).
 
+mod again;
 mod lone;
 
 use std::cell::{OnceCell, RefCell};
@@ -12,14 +17,14 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use smallvec::SmallVec;
 use terrane_base::{Error, Lsn, Result, Seq, SubtableId};
-use terrane_chainlog::{Admission, Item, Place, Stored, Written};
+use terrane_chainlog::{Admission, Chain, Item, Place, Stored, Written};
 use terrane_commit::Filled;
 use terrane_format::Kind;
 use terrane_format::batch::{EntryKind, Op, Ops};
 use terrane_format::chain::ChainRecord;
-use terrane_memindex::Search;
 
 use crate::chains::Chains;
+pub(crate) use crate::chains::commit::again::Again;
 use crate::db::engine::{Engine, closing};
 use crate::db::request::{GroupEntry, Locks, Placed, Request, Requests};
 use crate::db::table::{Super, Table};
@@ -30,7 +35,7 @@ use crate::tombstone::{During, Needed};
 /// Items that a thread keeps, for their memory.
 const KEPT_ITEMS: usize = 4;
 /// Their memory is given back beyond this.
-const KEPT_BYTES: usize = 1 << 20;
+pub(crate) const KEPT_BYTES: usize = 1 << 20;
 
 thread_local! {
     #[allow(clippy::vec_box, reason = "they are boxed elsewhere")]
@@ -59,19 +64,15 @@ impl<'r> Target<'r> {
         self.state.get().map(|(state, epoch)| state.memtable_for(*epoch))
     }
 
-    /// In the group's turn: a place for records of `len` bytes, in a zone of `zones` if there must be a new one.
-    fn assign(&self, epoch: u64, len: usize, zones: &mut Option<Admission>) -> Result<Option<Place<'_>>> {
+    /// In the group's turn, once: the chain that it writes to, if to any.
+    fn chain(&self, epoch: u64) -> Option<&Chain> {
         // Where a subtable was dropped nothing is written any more: who dropped it waits for all that was reserved before it was seen to
         // be, and gives its chains back.
         if self.table.is_dropped() {
-            return Ok(None);
+            return None;
         }
         let (state, epoch) = self.state.get_or_init(|| (self.table.state(), epoch));
-        let Some(records) = state.memtable_for(*epoch).chain() else { return Ok(None) };
-        match zones {
-            Some(zones) => records.index().chain().assign(len, zones).map(Some),
-            None => Err(Error::invalid("a commit without zones that were set aside for it")),
-        }
+        state.memtable_for(*epoch).chain().map(|records| records.index().chain())
     }
 }
 
@@ -95,6 +96,8 @@ struct Turn<'s> {
     failed: Option<Error>,
     /// The database is closing: nothing is written, and that is no failure.
     closing: bool,
+    /// There is no room for one of them without a zone more, and none was set aside: nothing is written.
+    is_short: bool,
     /// Subtables that were dropped when the group had its place, and get nothing.
     dropped: SmallVec<[SubtableId; 1]>,
 }
@@ -128,17 +131,11 @@ fn add(
     memtable.announce(lsn, &record, During::Reads(needed))
 }
 
-/// Has a memtable's index know of what was stored, from where a search for its only key has come to if there was one, and a group of what is to
-/// be committed.
-fn enter(
-    memtable: &Arc<Memtable>,
-    stored: Stored<'_>,
-    search: Option<Search<'_, '_>>,
-    written: &mut Items,
-) -> Result<()> {
+/// Has a memtable's index know of what was stored, and a group of what is to be committed.
+fn enter(memtable: &Arc<Memtable>, stored: Stored<'_>, written: &mut Items) -> Result<()> {
     written.push((memtable.clone(), stored.written()));
     if let Some(records) = memtable.chain() {
-        give_item(records.index().insert_found(stored, search)?);
+        give_item(records.index().insert(stored)?);
         records.charge();
     }
     Ok(())
@@ -146,17 +143,17 @@ fn enter(
 
 impl Engine {
     /// Gives requests their place in the order, writes them to persistent memory, and to the log that trails behind if there is one, and
-    /// fills the place.
+    /// fills the place. Gives back those that got none, and are to [come again](Engine::come_again).
+    #[must_use]
     pub(crate) fn place_in_memory(
         self: &Arc<Self>,
-        chains: &Chains,
         trailing: Option<&Log>,
         mut requests: Requests,
-    ) {
+    ) -> Option<Box<Again>> {
         if lone::is_lone(&requests)
             && let Some(request) = requests.pop()
         {
-            return self.place_lone(chains, trailing, request);
+            return self.place_lone(trailing, request);
         }
         let units: u64 = requests.iter().map(|r| r.units()).sum();
         let mut zones: Zones = requests.iter_mut().map(|r| r.zones.take()).collect();
@@ -171,10 +168,11 @@ impl Engine {
                 drop(turn);
                 drop(shares);
                 requests.into_iter().for_each(|r| self.refuse(r, e.clone()));
-                return;
+                return None;
             }
         };
-        let (from, guarded, is_closing) = (place.pos() * 8, turn.guarded, turn.closing);
+        let from = place.pos() * 8;
+        let (guarded, is_closing, is_short) = (turn.guarded, turn.closing, turn.is_short);
         let dropped = std::mem::take(&mut turn.dropped);
         let mut entry = GroupEntry::empty();
         if let Err(e) = self.write_items(from, units, turn, &requests, &shares, &mut entry.written) {
@@ -189,19 +187,18 @@ impl Engine {
             }
         }
         drop(shares);
-        let (mut lsn, mut late, mut refused) = (from, Requests::new(), Requests::new());
+        let mut lsn = from;
+        let (mut again, mut refused) = (Again::default(), Requests::new());
         for (mut r, zones) in requests.into_iter().zip(zones) {
             let is_late = guarded && r.is_unlocked();
-            self.trail(trailing, lsn, &r, !is_late && !is_closing, &mut entry);
+            self.trail(trailing, lsn, &r, !is_late && !is_closing && !is_short, &mut entry);
             lsn += r.units() * 8;
             if is_closing {
                 refused.push(r);
-            } else if is_late {
-                // It comes again.
+            } else if is_short || is_late {
                 r.zones = zones;
-                late.push(r);
+                if is_short { again.short.push(r) } else { again.late.push(r) }
             } else {
-                zones.into_iter().for_each(|zones| chains.done_with(zones));
                 if let Err(e) = self.free_values_for(&r, |id| dropped.contains(&id)) {
                     entry.failed.get_or_insert(e);
                 }
@@ -210,12 +207,10 @@ impl Engine {
         }
         place.fill(entry);
         refused.into_iter().for_each(|r| self.refuse(r, closing()));
-        if !late.is_empty() {
-            self.commit_guarded(late);
-        }
         for table in full {
             self.freeze_active(&table);
         }
+        (!again.short.is_empty() || !again.late.is_empty()).then(|| Box::new(again))
     }
 
     /// Writes a request to the log that trails behind, if there is one; as nothing unless it `counts`.
@@ -246,18 +241,33 @@ impl Engine {
             turn.closing = true;
             return;
         }
+        // All are looked at before the first gets a place, which would have to be written.
+        let mut wanted: SmallVec<[(usize, &Chain, usize, usize); 4]> = SmallVec::new();
         for (number, share) in shares.iter().enumerate() {
             let (mut len, mut payer) = (0, None);
             for (request, part) in &share.parts {
                 if *part > 0 && !(guarded && requests[*request].is_unlocked()) {
                     len += *part as usize;
-                    payer.get_or_insert(*request);
+                    // One that has zones, if there is such a one. (It has them for each of its subtables.)
+                    if payer.is_none_or(|payer: usize| zones[payer].is_none()) {
+                        payer = Some(*request);
+                    }
                 }
             }
             let Some(payer) = payer else { continue };
-            match share.target.assign(epoch, len, &mut zones[payer]) {
-                Ok(Some(place)) => turn.places.push((number, place)),
-                Ok(None) => turn.dropped.push(share.target.table.id),
+            let Some(chain) = share.target.chain(epoch) else {
+                turn.dropped.push(share.target.table.id);
+                continue;
+            };
+            turn.is_short |= zones[payer].is_none() && !chain.has_room(len);
+            wanted.push((number, chain, len, payer));
+        }
+        if turn.is_short {
+            return;
+        }
+        for (number, chain, len, payer) in wanted {
+            match chain.assign(len, zones[payer].as_mut()) {
+                Ok(place) => turn.places.push((number, place)),
                 Err(e) => {
                     turn.failed = Some(e);
                     return;
@@ -308,7 +318,7 @@ impl Engine {
         }
         Stored::fence_all(&mut stored);
         for (stored, memtable) in stored.into_iter().zip(&memtables) {
-            enter(memtable, stored, None, written)?;
+            enter(memtable, stored, written)?;
         }
         for (place, hash) in hashes {
             memtables[place].indexed(hash);

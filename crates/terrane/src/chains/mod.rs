@@ -14,12 +14,11 @@
 //! * 17, *checksums*. Records carry their own; they are looked at when the chain is read back, when it is written out and, on a device, when a
 //!   value is read.
 //! * And memory is bounded. Zones count against the budget of the memtables, so what holds writers up before memory is full does so before zones are;
-//!   and no commit begins for which none is left.
+//!   and no commit has a place that takes a zone unless that was set aside for it.
 //!
 //! # Concurrency
 //! Leaders have their turns one after the other, under the ring's mutex, and write in parallel; one orderer at a time has the words
-//! advance. What else there is are an atomic and, for releasing and closing, a mutex; and one for each zone that is kept aside between commits,
-//! which its threads take each commit, and nearly nobody else.
+//! advance. What else there is are an atomic and, for releasing and closing, a mutex.
 //!
 //! # After a crash
 //! See [`terrane_chainlog::recover()`] and [`crate::recovery`].
@@ -29,12 +28,11 @@ pub(crate) mod records;
 pub(crate) mod shelf;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use terrane_base::metrics::stripe;
 use terrane_base::{Error, ErrorKind, Lsn, MemoryBudget, Result, SubtableId};
 use terrane_chainlog::{Admission, Chain, Space, VolatileZones};
 use terrane_format::chain::{ChainMemtable, MAX_SLOTS};
@@ -52,12 +50,6 @@ const FOR_OPENINGS: u64 = 32;
 const LEAST_ZONES: usize = 16;
 /// Zones that are asked back from the shelf at a time.
 const GIVEN_BACK: usize = 2;
-/// Zones that are kept between commits at most.
-const KEPT: usize = 16;
-/// Of how many zones one may be kept, ...
-const KEPT_OF: usize = 24;
-/// ... and where blocks have nearly all that commits leave.
-const KEPT_OF_BESIDE_BLOCKS: usize = 128;
 
 /// The persistent memory of an open database.
 #[derive(Debug)]
@@ -77,10 +69,6 @@ pub(crate) struct Chains {
     lost_space: Arc<ArcSwapOption<Error>>,
     /// The memory is new, in the place of one that was of no use any more.
     renewed: bool,
-    /// Zones that are set aside for whoever commits next, by thread.
-    kept: Box<[CachePadded<Mutex<Option<Admission>>>]>,
-    /// How many wait for zones.
-    scarce: AtomicUsize,
     /// What zones that no commit needs are used for, on a device.
     shelf: Option<Arc<Shelf>>,
     /// Where indexes of memtables lie, if they lie there.
@@ -91,16 +79,6 @@ pub(crate) struct Chains {
 /// more than there are.
 fn slots_run_out(zones: u64) -> bool {
     zones + RING_SLOTS as u64 > u64::from(MAX_SLOTS)
-}
-
-/// Somebody waits for zones.
-#[must_use]
-pub(crate) struct Scarce<'c>(&'c Chains);
-
-impl Drop for Scarce<'_> {
-    fn drop(&mut self) {
-        self.0.scarce.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Chains {
@@ -116,9 +94,6 @@ impl Chains {
         index_bytes: usize,
     ) -> Self {
         let shelf = space.is_on_device().then(|| Arc::new(Shelf::new(space.clone(), index_bytes)));
-        // At most about a third of what the memtables' budget leaves out.
-        let of = if shelf.is_some() { KEPT_OF_BESIDE_BLOCKS } else { KEPT_OF };
-        let kept = (space.zone_count() as usize / of).clamp(1, KEPT);
         Chains {
             media,
             space,
@@ -130,8 +105,6 @@ impl Chains {
             open: Mutex::new(true),
             lost_space,
             renewed,
-            kept: (0..kept).map(|_| CachePadded::default()).collect(),
-            scarce: AtomicUsize::new(0),
             shelf,
             index_zones: None,
         }
@@ -173,9 +146,8 @@ impl Chains {
     /// Bytes of all zones, and of those that are taken or set aside.
     pub(crate) fn sizes(&self) -> (u64, u64) {
         let (all, zone) = (self.space.zone_count(), self.space.zone_bytes() as u64);
-        let kept = self.kept.iter().filter(|kept| kept.lock().is_some()).count() as u64;
         let shelf = self.shelf.as_ref().map_or(0, |shelf| shelf.bytes());
-        (all * zone, (all.saturating_sub(self.space.free() + kept) * zone).saturating_sub(shelf))
+        (all * zone, (all.saturating_sub(self.space.free()) * zone).saturating_sub(shelf))
     }
 
     /// What memtables may take of a memory, where it is to be `bound` at most. Their indexes, if they lie elsewhere, may take as much there.
@@ -276,11 +248,6 @@ impl Chains {
 
     /// Sets zones aside for a commit to so many subtables; `None` if there are too few now.
     pub(crate) fn try_admit(&self, subtables: usize) -> Option<Admission> {
-        if subtables == 1
-            && let Some(kept) = self.own_kept().lock().take()
-        {
-            return Some(kept);
-        }
         if let Some(shelf) = self.shelf.as_ref().filter(|_| self.space.is_scarce()) {
             // Before anybody has to wait for them. A few at a time: the caller commits.
             shelf.give_back(GIVEN_BACK);
@@ -290,34 +257,6 @@ impl Chains {
         }
         self.shelf.as_ref()?.give_back(subtables.max(GIVEN_BACK));
         self.space.admit(subtables as u64).ok()
-    }
-
-    fn own_kept(&self) -> &Mutex<Option<Admission>> {
-        &self.kept[stripe() % self.kept.len()]
-    }
-
-    /// As [`Chains::try_admit`], of zones that are kept too, for those who wait for some: until all of these are told that they
-    /// [no longer do](Scarce), none is kept.
-    pub(crate) fn scarce(&self) -> Scarce<'_> {
-        self.scarce.fetch_add(1, Ordering::Relaxed);
-        // Who keeps one looks while it holds the lock: before this, and it is found here, or behind it, and it is seen to be scarce.
-        for kept in &self.kept {
-            let zones = kept.lock().take();
-            // Without the lock: it tells those who wait.
-            drop(zones);
-        }
-        Scarce(self)
-    }
-
-    /// A commit has its places. What it has not opened is kept for the next one, for else each commit would change what all threads look at.
-    pub(crate) fn done_with(&self, zones: Admission) {
-        if zones.left() == 1 && !self.space.is_scarce() {
-            let mut kept = self.own_kept().lock();
-            if kept.is_none() && self.scarce.load(Ordering::Relaxed) == 0 {
-                *kept = Some(zones);
-            }
-        }
-        // Else they go back.
     }
 
     /// Gives a memtable's chain back: all that was committed in it is in extents or of no use, and the manifest says so, and that all

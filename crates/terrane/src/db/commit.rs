@@ -1,6 +1,7 @@
 //! Committing: check, bucket, reserve, write, index, order.
 //!
-//! One skeleton: what can fail is checked before anything is reserved; the first thread in a bucket leads and takes the
+//! One skeleton: what can fail is checked before anything is reserved (but whether persistent memory has room in zones that there are: see
+//! [`crate::chains::commit`]); the first thread in a bucket leads and takes the
 //! others along; the leader reserves log space in one step, writes its bytes into the mapped tail in parallel with other
 //! leaders, inserts the records into the memtables, and marks its slot filled. Whoever then finds the ring's head filled
 //! makes the filled prefix durable, if a member asked for it, and publishes it.
@@ -115,14 +116,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Does all that can fail before anything is reserved. Nothing is left to do if there is nothing to commit.
+    /// Does what can fail before anything is reserved. Nothing is left to do if there is nothing to commit.
     pub(crate) fn ready(
         self: &Arc<Self>,
         mut batch: WriteBatch,
         form: Form,
         completion: &Completion,
     ) -> Result<Option<Box<Request>>> {
-        let Form { kind, head, durability, mut locks, .. } = form;
+        let Form { kind, head, durability, mut locks, ordered } = form;
         self.check_writable()?;
         if self.ending.load(Ordering::Relaxed) {
             return Err(closing());
@@ -160,18 +161,23 @@ impl Engine {
         if !batch.large().is_empty() {
             r.values = self.write_values(&mut batch)?;
         }
-        if let Some(chains) = self.journal.chains() {
-            let admitted = batch.lengths().and_then(|lengths| {
-                r.zones = Some(self.admit_to_memory(chains, &lengths, batch.tables())?);
-                r.lengths = lengths;
-                Ok(())
-            });
-            if let Err(e) = admitted {
-                drop(self.free_values(&r.values));
-                return Err(e);
+        match self.journal.chains() {
+            Some(chains) => {
+                let admitted = batch.count_lengths().and_then(|()| {
+                    // What is ordered is not to come again behind what follows it, nor to be refused by then.
+                    self.admit_at_first(chains, batch.lengths(), batch.tables(), ordered)
+                });
+                match admitted {
+                    Ok(zones) => r.zones = zones,
+                    Err(e) => {
+                        drop(self.free_values(&r.values));
+                        return Err(e);
+                    }
+                }
+                (r.body, r.count, r.tables, r.lengths) = batch.into_parts();
             }
+            None => (r.body, r.count, r.tables, _) = batch.into_parts(),
         }
-        (r.body, r.count, r.tables) = batch.into_parts();
         // Chains have a checksum for each record.
         r.body_crc = match self.journal.log() {
             Some(_) if head.is_empty() => checksum::crc(&r.body),
@@ -233,7 +239,7 @@ impl Engine {
 
     /// Whether a request may still be committed. The last look before anything is reserved: time has passed since the
     /// first one.
-    fn still_allowed(r: &Request) -> Result<()> {
+    pub(crate) fn still_allowed(r: &Request) -> Result<()> {
         match r.kind {
             // What was prepared is bound to be committed, whatever has become of its subtables.
             EntryKind::Commit => Ok(()),
@@ -261,7 +267,7 @@ impl Engine {
         self.place(requests);
     }
 
-    /// Gives requests their place in the order, and fills it.
+    /// Gives requests their place in the order, and fills it. Where persistent memory has no room for some of them it waits for that.
     pub(crate) fn place(self: &Arc<Self>, mut requests: Requests) {
         let mut at = 0;
         while let Some(r) = requests.get(at) {
@@ -276,7 +282,10 @@ impl Engine {
         match &self.journal {
             Journal::Log(log) => self.place_in_log(log, requests),
             Journal::Chains { chains, trailing, .. } => {
-                self.place_in_memory(chains, trailing.as_ref(), requests);
+                let trailing = trailing.as_ref();
+                if let Some(again) = self.place_in_memory(trailing, requests) {
+                    self.come_again(chains, trailing, *again);
+                }
             }
         }
     }

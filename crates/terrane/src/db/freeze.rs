@@ -180,7 +180,7 @@ impl Engine {
                 _ => self.schedule_log_release(),
             }
         }
-        if self.memory.fullness() > 0.6 && self.is_used_otherwise() {
+        if self.memory.is_over(60) && self.is_used_otherwise() {
             self.freeze_for_memory();
         }
     }

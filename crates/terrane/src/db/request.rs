@@ -10,7 +10,7 @@ use terrane_format::value_ref::ValueRef;
 use terrane_locks::Owner;
 
 use crate::batch::{Lengths, Tables, keep};
-use crate::chains::commit::Items;
+use crate::chains::commit::{Items, KEPT_BYTES};
 use crate::log::Admission;
 use crate::options::Durability;
 use crate::txn::attach::Attachment;
@@ -33,11 +33,13 @@ pub(crate) struct Request {
     /// What becomes part of the database in its turn.
     pub(super) attachment: Option<Box<Attachment>>,
     /// Held until the body is in the log.
-    pub(super) admission: Option<Admission>,
+    pub(crate) admission: Option<Admission>,
     /// In persistent memory: bytes of its records in each of its subtables, ...
     pub(crate) lengths: Lengths,
-    /// ... and a zone for each of them.
+    /// ... and a zone for each of them, if they were set aside.
     pub(crate) zones: Option<terrane_chainlog::Admission>,
+    /// What its item there is put together in, if that is one record: of no use but for its memory.
+    pub(crate) item: Vec<u8>,
 }
 
 /// Those of a group.
@@ -101,6 +103,7 @@ impl Request {
                 admission: None,
                 lengths: Lengths::new(),
                 zones: None,
+                item: Vec::new(),
             })
         })
     }
@@ -122,6 +125,7 @@ impl Request {
             admission,
             lengths,
             zones,
+            item,
         } = &mut *self;
         (*kind, *count, *body_crc, *sync) = (EntryKind::NoOp, 0, 0, false);
         (*head, *body, *values) = (Vec::new(), Vec::new(), Vec::new());
@@ -129,6 +133,9 @@ impl Request {
         (*admission, *zones) = (None, None);
         tables.clear();
         lengths.clear();
+        if item.capacity() > KEPT_BYTES {
+            *item = Vec::new();
+        }
         if !tables.spilled() && !lengths.spilled() {
             let _ = KEPT_REQUEST.try_with(|kept| kept.set(Some(self)));
         }

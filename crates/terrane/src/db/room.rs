@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrane_base::{Error, ErrorKind, Result};
+use terrane_chainlog::Admission;
 
-use crate::batch::Lengths;
 use crate::chains::Chains;
 use crate::chains::records::ChainRecords;
 use crate::db::anchor::TableRef;
@@ -22,6 +22,8 @@ use crate::db::table::Table;
 
 /// How often a writer waits for commits on their way, while nothing is written out, before it says that there is no zone for it.
 const PATIENCE: u32 = 8;
+/// A batch of more than such a part of a zone has zones set aside before: one that finds no room without takes its part of the log twice.
+const LARGE: u64 = 16;
 
 impl Engine {
     /// Holds the calling writer to `tables` until memtable memory is within its budget, as long as background work can
@@ -47,17 +49,19 @@ impl Engine {
         outcome
     }
 
-    /// Sets zones of persistent memory aside for a batch with so many bytes of records for each of `tables`. Waits for zones as long as
-    /// background work, or commits on their way, can free some.
+    /// Whether persistent memory takes a batch with so many bytes of records for each of `tables`. For one that takes much of a zone, and one that is
+    /// to be `sure` of the first place that it takes, zones are set aside ([`Engine::admit_to_memory`]); others nearly always find room in those
+    /// that there are.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] for a batch that is too large; [`ErrorKind::OutOfSpace`], or why memtables cannot be written out.
-    pub(crate) fn admit_to_memory(
+    /// [`ErrorKind::LimitExceeded`] for a batch that is too large; as [`Engine::admit_to_memory`].
+    pub(crate) fn admit_at_first(
         self: &Arc<Self>,
         chains: &Chains,
-        lengths: &Lengths,
+        lengths: &[u32],
         tables: &[TableRef],
-    ) -> Result<terrane_chainlog::Admission> {
+        sure: bool,
+    ) -> Result<Option<Admission>> {
         chains.check()?;
         let (most, all) = (chains.largest_item() as u64, lengths.iter().map(|n| u64::from(*n)).sum());
         if all > most {
@@ -77,19 +81,20 @@ impl Engine {
                 }
             }
         }
-        match chains.try_admit(tables.len()) {
-            Some(zones) => Ok(zones),
-            None => self.wait_for_zones(chains, tables),
-        }
+        let is_large = all > chains.space().zone_bytes() as u64 / LARGE;
+        (is_large || sure).then(|| self.admit_to_memory(chains, tables)).transpose()
     }
 
-    fn wait_for_zones(
+    /// Sets a zone of persistent memory aside for each of `tables`. Waits for zones as long as background work, or commits on their way, can free
+    /// some.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfSpace`], or why memtables cannot be written out; of a database that is being closed.
+    pub(crate) fn admit_to_memory(
         self: &Arc<Self>,
         chains: &Chains,
         tables: &[TableRef],
-    ) -> Result<terrane_chainlog::Admission> {
-        let _scarce = chains.scarce();
-        // Those that were kept may do.
+    ) -> Result<Admission> {
         if let Some(zones) = chains.try_admit(tables.len()) {
             return Ok(zones);
         }

@@ -7,6 +7,7 @@ use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::manifest::Edit;
 
 use crate::db::engine::Engine;
+use crate::db::request::Request;
 use crate::log::{Admission, Log};
 
 impl Engine {
@@ -45,6 +46,13 @@ impl Engine {
     /// As [`Log::admit`]. On a full device the log gets what the data files have to spare.
     pub(crate) fn admit_to_log(&self, log: &Log, bytes: u64) -> Result<Admission> {
         self.with_spare_space(|| log.admit(bytes))
+    }
+
+    /// As [`Engine::admit_to_log`], of a request that has taken its part of the log in vain.
+    pub(crate) fn admit_again(&self, r: &mut Request) -> Result<()> {
+        r.admission = None;
+        r.admission = self.journal.log().map(|log| self.admit_to_log(log, r.len())).transpose()?;
+        Ok(())
     }
 
     /// As [`crate::levels::ManifestStore::append`]. On a full device the manifest gets what the data files have to spare.

@@ -136,11 +136,12 @@ impl Tail {
     }
 
     /// Stores `bytes` at `lsn`, a multiple of 8, around the ring's end if need be.
+    #[inline]
     fn put(&self, lsn: Lsn, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let at = (lsn % self.ring as u64) as usize;
+        let at = self.offset(lsn);
         let (first, rest) = bytes.split_at(bytes.len().min(self.ring - at));
         self.region.store(RING_AT + at, first)?;
         if rest.is_empty() {
@@ -149,11 +150,20 @@ impl Tail {
         self.region.store(RING_AT, rest)
     }
 
+    /// Where an LSN lies in the ring.
+    #[inline]
+    fn offset(&self, lsn: Lsn) -> usize {
+        let ring = self.ring as u64;
+        // Nearly always; a division takes as long as copying a small entry.
+        let at = if ring.is_power_of_two() { lsn & (ring - 1) } else { lsn % ring };
+        at as usize
+    }
+
     /// Copies the stream from `lsn` on. Frames cut the stream anywhere, so `lsn` may be any byte.
     pub(super) fn load(&self, lsn: Lsn, out: &mut [u8]) -> Result<()> {
         let mut done = 0;
         while done < out.len() {
-            let at = ((lsn + done as u64) % self.ring as u64) as usize;
+            let at = self.offset(lsn + done as u64);
             let skip = at % 8;
             if skip != 0 {
                 let mut word = [0; 8];

@@ -78,6 +78,11 @@ impl MemtableBudget {
         self.records.limit()
     }
 
+    /// Whether more than so many hundredths of the limit are used.
+    pub(crate) fn is_over(&self, percent: usize) -> bool {
+        self.counting().1.is_over(percent)
+    }
+
     /// Used over limit: 1.0 means exhausted.
     pub(crate) fn fullness(&self) -> f64 {
         self.counting().1.fullness()

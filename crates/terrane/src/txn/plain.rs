@@ -90,7 +90,8 @@ impl Engine {
         let job = move || {
             for mut r in requests {
                 debug_assert!(r.kind == EntryKind::Batch);
-                match engine.lock_batch(&r.tables, r.ops(), &[]) {
+                let locked = engine.lock_batch(&r.tables, r.ops(), &[]);
+                match locked.and_then(|owner| engine.admit_again(&mut r).map(|()| owner)) {
                     Ok(owner) => {
                         r.locks = Locks::Held(Some(owner));
                         engine.place(smallvec![r]);

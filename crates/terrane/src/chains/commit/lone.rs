@@ -3,19 +3,20 @@
 
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use terrane_base::{Lsn, Result};
 use terrane_chainlog::{Place, Stored};
 use terrane_format::Kind;
-use terrane_format::batch::Ops;
+use terrane_format::batch::{Op, Ops};
+use terrane_format::chain::ChainRecord;
 use terrane_memindex::Search;
 
-use crate::chains::Chains;
-use crate::chains::commit::{Items, Target, add, enter, take_item};
+use crate::chains::commit::{Again, Items, Target, add, enter, take_item};
 use crate::db::engine::{Engine, closing};
 use crate::db::request::{GroupEntry, Request};
 use crate::log::Log;
 use crate::memtable::Memtable;
+use crate::tombstone::During;
 
 /// What came of a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,8 +25,18 @@ enum Turn {
     Writes,
     /// It has no locks and needs some by now, and comes again: see `txn::plain`.
     IsLate,
+    /// There is no room without a zone more, and it has none; it comes again.
+    IsShort,
     /// The database is closing.
     Closing,
+}
+
+/// What a group has got.
+struct Assigned<'m> {
+    from: Lsn,
+    units: u64,
+    place: Place<'m>,
+    memtable: &'m Arc<Memtable>,
 }
 
 /// Nodes of a memtable's index that are in the caches mostly, for all go through them.
@@ -35,12 +46,20 @@ const NEAR_NODES: usize = 2;
 /// cache, and each was waited for, a quarter of the time of a put of 24 bytes; what the search has asked for comes near while the record is
 /// written.
 #[inline]
-fn steps(scout: &mut Option<Search<'_, '_>>, count: usize) {
-    if let Some(scout) = scout {
-        for _ in 0..count {
-            scout.step();
-        }
+fn steps(scout: &mut Search<'_, '_>, count: usize) {
+    for _ in 0..count {
+        scout.step();
     }
+}
+
+/// The only operation of a request, if that is a record with a place in the order of keys.
+#[inline]
+fn only_record(request: &Request) -> Result<Option<Op<'_>>> {
+    if request.count() != 1 {
+        return Ok(None);
+    }
+    let op = Ops::new(request.ops()).next().transpose()?;
+    Ok(op.filter(|op| op.kind != Kind::RangeDelete && op.subtable == request.tables[0].id))
 }
 
 /// Whether the requests of a group are such a one.
@@ -52,11 +71,11 @@ impl Engine {
     /// As [`Engine::place_in_memory`].
     pub(super) fn place_lone(
         self: &Arc<Self>,
-        chains: &Chains,
         trailing: Option<&Log>,
         mut request: Box<Request>,
-    ) {
+    ) -> Option<Box<Again>> {
         let (units, mut zones) = (request.units(), request.zones.take());
+        let mut scratch = std::mem::take(&mut request.item);
         let target = Target::new(&request.tables[0]);
         let (mut turn, mut place) = (Turn::Writes, Ok(None));
         let reserved = self.ring.reserve_in_turn(units, &**self, |_, epoch| {
@@ -66,8 +85,13 @@ impl Engine {
                 turn = Turn::Closing;
             } else if request.is_unlocked() && self.transactions.guarded() {
                 turn = Turn::IsLate;
-            } else if len > 0 {
-                place = target.assign(epoch, len, &mut zones);
+            } else if len > 0
+                && let Some(chain) = target.chain(epoch)
+            {
+                match zones.is_none() && !chain.has_room(len) {
+                    true => turn = Turn::IsShort,
+                    false => place = chain.assign(len, zones.as_mut()).map(Some),
+                }
             }
         });
         let reservation = match reserved {
@@ -75,14 +99,16 @@ impl Engine {
             Err(e) => {
                 drop(place);
                 drop(target);
-                return self.refuse(request, e);
+                self.refuse(request, e);
+                return None;
             }
         };
         let from = reservation.pos() * 8;
         let mut entry = GroupEntry::empty();
         let written = match (place, target.memtable()) {
             (Ok(Some(place)), Some(memtable)) => {
-                self.write_lone(from, units, place, memtable, &request, &mut entry.written)
+                let to = Assigned { from, units, place, memtable };
+                self.write_lone(to, &request, &mut scratch, &mut entry.written)
             }
             (Ok(_), _) if turn == Turn::Writes && request.lengths[0] > 0 => {
                 self.free_values_for(&request, |id| id == target.table.id)
@@ -93,17 +119,22 @@ impl Engine {
         let is_full = target.memtable().is_some_and(|m| self.is_full(target.table, m, request.count()));
         let full = is_full.then(|| target.table.clone());
         drop(target);
+        request.item = scratch;
         self.trail(trailing, from, &request, turn == Turn::Writes, &mut entry);
+        let mut again = None;
         match turn {
             Turn::Writes => {
-                zones.into_iter().for_each(|zones| chains.done_with(zones));
+                // Others may wait for what it has not opened.
+                drop(zones);
                 entry.take(request, from + units * 8 - 1);
                 reservation.fill(entry);
             }
-            Turn::IsLate => {
+            Turn::IsLate | Turn::IsShort => {
                 request.zones = zones;
                 reservation.fill(entry);
-                self.commit_guarded(smallvec![request]);
+                let left = again.insert(Box::<Again>::default());
+                let list = if turn == Turn::IsShort { &mut left.short } else { &mut left.late };
+                list.push(request);
             }
             Turn::Closing => {
                 reservation.fill(entry);
@@ -113,41 +144,67 @@ impl Engine {
         if let Some(table) = full {
             self.freeze_active(&table);
         }
+        again
     }
 
     /// Writes its records to their place, and tells the index where they are. What was not written breaks the chain.
+    #[inline]
     fn write_lone(
         &self,
-        from: Lsn,
-        units: u64,
-        place: Place<'_>,
-        memtable: &Arc<Memtable>,
+        to: Assigned<'_>,
         request: &Request,
+        scratch: &mut Vec<u8>,
         written: &mut Items,
     ) -> Result<()> {
+        match only_record(request)? {
+            Some(op) => self.write_record(to, &op, scratch, written),
+            None => self.write_records(to, request, written),
+        }
+    }
+
+    /// As [`Engine::write_lone`], of one record: nearly all that commit one at a time have such.
+    #[inline]
+    fn write_record(
+        &self,
+        to: Assigned<'_>,
+        op: &Op<'_>,
+        scratch: &mut Vec<u8>,
+        written: &mut Items,
+    ) -> Result<()> {
+        let Assigned { from, units, place, memtable } = to;
+        let Some(records) = memtable.chain() else { return Ok(()) };
+        let record = ChainRecord { key: op.key, seq: from + 1, kind: op.kind, value: op.value };
+        let mut scout = memtable.index().search(op.key);
+        steps(&mut scout, NEAR_NODES);
+        let hash = memtable.announce(from, &record, During::Reads(&|| self.needed()))?;
+        steps(&mut scout, 1);
+        let stored = place.write_one(from, 1, (units * 8) as u32, &record, scratch)?;
+        steps(&mut scout, 1);
+        written.push((memtable.clone(), stored.written()));
+        records.index().insert_one(stored, &scout)?;
+        records.charge();
+        hash.into_iter().for_each(|hash| memtable.indexed(hash));
+        Ok(())
+    }
+
+    fn write_records(&self, to: Assigned<'_>, request: &Request, written: &mut Items) -> Result<()> {
+        let Assigned { from, units, place, memtable } = to;
         let needed = || self.needed();
         let mut item = take_item();
         let mut hashes: SmallVec<[u64; 8]> = SmallVec::new();
         let subtable = request.tables[0].id;
-        let mut scout = None;
         for (seq, op) in (from + 1..).zip(Ops::new(request.ops())) {
             let op = op?;
             // What is for another subtable is for one that was dropped since it was prepared.
-            if op.subtable == subtable {
-                if request.count() == 1 && op.kind != Kind::RangeDelete {
-                    scout = Some(memtable.index().search(op.key));
-                    steps(&mut scout, NEAR_NODES);
-                }
-                if let Some(hash) = add(&mut item, memtable, from, seq, &op, &needed)? {
-                    hashes.push(hash);
-                }
+            if op.subtable == subtable
+                && let Some(hash) = add(&mut item, memtable, from, seq, &op, &needed)?
+            {
+                hashes.push(hash);
             }
         }
-        steps(&mut scout, 1);
         let mut stored = place.write(from, 1, (units * 8) as u32, item)?;
-        steps(&mut scout, 1);
         Stored::fence_all(std::slice::from_mut(&mut stored));
-        enter(memtable, stored, scout, written)?;
+        enter(memtable, stored, written)?;
         hashes.into_iter().for_each(|hash| memtable.indexed(hash));
         Ok(())
     }
