@@ -152,7 +152,12 @@ impl Space {
 
     /// Whether what zones are left is for commits.
     pub fn is_scarce(&self) -> bool {
-        self.free() <= self.zone_count() / SCARCE
+        self.is_scarce_without(0)
+    }
+
+    /// Whether that is so once somebody has taken so many.
+    pub fn is_scarce_without(&self, zones: u64) -> bool {
+        self.free() <= self.zone_count() / SCARCE + zones
     }
 
     /// The memory's file.

@@ -173,7 +173,7 @@ impl Chains {
         Chain::most(&self.space)
     }
 
-    /// The most subtables of a commit, for each of which it sets a zone aside. Memtables may not have the last eighth of all.
+    /// The most subtables of a commit, for each of which it may take a zone. Memtables may not have the last eighth of all.
     pub(crate) fn most_subtables_of_a_commit(&self) -> u64 {
         Chains::without_spare(self.space.zone_count())
     }

@@ -49,9 +49,9 @@ impl Engine {
         outcome
     }
 
-    /// Whether persistent memory takes a batch with so many bytes of records for each of `tables`. For one that takes much of a zone, and one that is
-    /// to be `sure` of the first place that it takes, zones are set aside ([`Engine::admit_to_memory`]); others nearly always find room in those
-    /// that there are.
+    /// Whether persistent memory takes a batch with so many bytes of records for each of `tables`. For one that takes much of a zone, one that is
+    /// to be `sure` of the first place that it takes, and all where zones are scarce, some are set aside ([`Engine::admit_to_memory`]); others nearly
+    /// always find room in those that there are.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] for a batch that is too large; as [`Engine::admit_to_memory`].
@@ -82,7 +82,9 @@ impl Engine {
             }
         }
         let is_large = all > chains.space().zone_bytes() as u64 / LARGE;
-        (is_large || sure).then(|| self.admit_to_memory(chains, tables)).transpose()
+        // Where they are scarce each waits for its own, and not one for those of its group.
+        let is_scarce = chains.space().is_scarce_without(tables.len() as u64);
+        (is_large || is_scarce || sure).then(|| self.admit_to_memory(chains, tables)).transpose()
     }
 
     /// Sets a zone of persistent memory aside for each of `tables`. Waits for zones as long as background work, or commits on their way, can free

@@ -23,7 +23,9 @@ fn expect_none(short: Requests) {
 }
 
 impl Engine {
-    /// Places requests that got no place. Who waits for zones meanwhile holds none, and nobody waits behind it who needs none, or one that is there.
+    /// Places requests that got no place. Who waits for zones meanwhile holds none, and nobody waits behind it who needs none, or one that is there
+    /// by then. (With it waits who leads the group. But hardly ever: where zones are scarce each has its own before, see
+    /// [`Engine::admit_at_first`].)
     #[cold]
     pub(crate) fn come_again(self: &Arc<Self>, chains: &Chains, trailing: Option<&Log>, again: Again) {
         let mut late = again.late;
@@ -48,6 +50,8 @@ impl Engine {
             r.zones = r.zones.take().or_else(|| chains.try_admit(r.tables.len()));
         }
         self.hand_on(&mut late);
+        // They come anew to the log too.
+        waiting.iter_mut().chain(&mut late).for_each(|r| r.admission = None);
         for r in waiting {
             for r in self.place_if_room(trailing, r, &mut late) {
                 if let Some(r) = self.with_zones(chains, r) {
@@ -72,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Places requests a second time, and gives back those that are short again.
+    /// Places requests once more, and gives back those that are short again.
     fn place_again(
         self: &Arc<Self>,
         trailing: Option<&Log>,
@@ -122,8 +126,6 @@ impl Engine {
 
     /// A request with a zone for each of its subtables. Waits as [`Engine::admit_to_memory`]. If there are none it is refused.
     fn with_zones(self: &Arc<Self>, chains: &Chains, mut r: Box<Request>) -> Option<Box<Request>> {
-        // It comes anew to the log too.
-        r.admission = None;
         match Engine::still_allowed(&r).and_then(|()| self.admit_to_memory(chains, &r.tables)) {
             Ok(zones) => {
                 r.zones = Some(zones);

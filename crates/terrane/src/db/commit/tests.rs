@@ -130,10 +130,11 @@ fn what_came_to_nothing_for_want_of_zones_is_not_in_the_log() {
         let create = |name| db.create_subtable(name, SubtableOptions::new()).unwrap();
         let (a, b) = (create("a"), create("b"));
         let chains = db.engine.journal.chains().unwrap();
-        let all = chains.space().admit(chains.space().free()).unwrap();
         let put = |t: &crate::Subtable, key: &[u8]| request_of(db, |batch| batch.put(t, key, b"v").unwrap());
-        for with in [vec![], vec![put(&b, b"lost")]] {
-            let (requests, heard): (Vec<_>, Vec<_>) = std::iter::once(put(&a, b"lost")).chain(with).unzip();
+        let groups = [vec![put(&a, b"lost")], vec![put(&a, b"lost"), put(&b, b"lost")]];
+        let all = chains.space().admit(chains.space().free()).unwrap();
+        for group in groups {
+            let (requests, heard): (Vec<_>, Vec<_>) = group.into_iter().unzip();
             db.engine.place(requests.into());
             assert!(heard.iter().all(|c| matches!(c.outcome(), Some(Err(_)))));
         }
@@ -187,5 +188,14 @@ fn what_is_ordered_has_zones_before_it_has_its_place() {
         let form = Form { ordered: true, ..Form::plain(Durability::Buffered) };
         let request = db.engine.ready(batch, form, &Completion::new()).unwrap().unwrap();
         assert!(request.zones.is_some());
+        // And so has all where zones are scarce once it has taken one.
+        let chains = db.engine.journal.chains().unwrap();
+        let has_zones = || request_of(db, |batch| batch.put(&t, b"k", b"v").unwrap()).0.zones.is_some();
+        let most =
+            chains.space().admit(chains.space().free() - chains.space().zone_count() / 32 - 2).unwrap();
+        assert!(!has_zones());
+        let one = chains.space().admit(1).unwrap();
+        assert!(has_zones());
+        drop((most, one));
     });
 }
