@@ -165,11 +165,11 @@ impl Chain {
                 "an item of a chain log has a multiple of 8 bytes, not {len}"
             )));
         }
-        let (room, total) = (self.space.zone_bytes(), ITEM_HEADER + len);
+        let total = ITEM_HEADER + len;
         let mut slots = self.slots.load(Ordering::Relaxed);
         let mut next = self.tail.next.load(Ordering::Relaxed) as usize;
         let mut opened = None;
-        if slots == 0 || room - next < total {
+        if !self.has_room(len) {
             if slots == MAX_SLOTS {
                 return Err(Error::limit("zones of a memtable", u64::from(slots) + 1, u64::from(MAX_SLOTS)));
             }

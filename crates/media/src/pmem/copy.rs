@@ -99,26 +99,18 @@ pub(crate) unsafe fn copy_out(at: *mut u8, out: &mut [u8]) {
 /// # Safety
 /// As [`copy_in`].
 unsafe fn store(at: *mut u8, bytes: &[u8]) {
-    let store = |i: usize, word: [u8; WORD]| {
+    let (words, rest) = bytes.as_chunks::<WORD>();
+    for (i, word) in words.iter().enumerate() {
         // SAFETY: per contract, the word is mapped and aligned.
         unsafe { AtomicU64::from_ptr(at.add(i * WORD).cast()) }
-            .store(u64::from_ne_bytes(word), Ordering::Relaxed);
-    };
-    // Four words at a time: the compiler may not put atomic stores together.
-    let (fours, rest) = bytes.as_chunks::<{ 4 * WORD }>();
-    for (i, four) in fours.iter().enumerate() {
-        let (words, _) = four.as_chunks::<WORD>();
-        (0..4).for_each(|n| store(4 * i + n, words[n]));
-    }
-    let (words, rest) = rest.as_chunks::<WORD>();
-    let done = 4 * fours.len();
-    for (i, word) in words.iter().enumerate() {
-        store(done + i, *word);
+            .store(u64::from_ne_bytes(*word), Ordering::Relaxed);
     }
     if !rest.is_empty() {
         let mut last = [0; WORD];
         last[..rest.len()].copy_from_slice(rest);
-        store(done + words.len(), last);
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(at.add(words.len() * WORD).cast()) }
+            .store(u64::from_ne_bytes(last), Ordering::Relaxed);
     }
 }
 

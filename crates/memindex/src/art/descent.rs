@@ -23,8 +23,6 @@ pub(crate) struct Descent<'a> {
 }
 
 impl<'a> Descent<'a> {
-    // (Else it is copied several times on its way to who takes the steps.)
-    #[inline]
     pub(crate) fn new(art: &'a Art, key: &[u8]) -> Self {
         let guard = art.domain.pin();
         let root = art.root_place();

@@ -136,7 +136,6 @@ impl Tail {
     }
 
     /// Stores `bytes` at `lsn`, a multiple of 8, around the ring's end if need be.
-    #[inline]
     fn put(&self, lsn: Lsn, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -151,12 +150,8 @@ impl Tail {
     }
 
     /// Where an LSN lies in the ring.
-    #[inline]
     fn offset(&self, lsn: Lsn) -> usize {
-        let ring = self.ring as u64;
-        // Nearly always; a division takes as long as copying a small entry.
-        let at = if ring.is_power_of_two() { lsn & (ring - 1) } else { lsn % ring };
-        at as usize
+        (lsn % self.ring as u64) as usize
     }
 
     /// Copies the stream from `lsn` on. Frames cut the stream anywhere, so `lsn` may be any byte.

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use smallvec::smallvec;
+use terrane_base::Result;
+
 use crate::chains::Chains;
 use crate::db::anchor::TableRef;
 use crate::db::engine::Engine;
@@ -31,19 +34,15 @@ impl Engine {
         let mut late = again.late;
         let (with_zones, without): (Requests, Requests) =
             again.short.into_iter().partition(|r| r.zones.is_some());
-        let mut short = self.place_again(trailing, with_zones, &mut late);
-        // It was another one's part of the group that had no room; or there is a zone for both by now.
-        for r in without {
-            short.extend(self.place_if_room(trailing, r, &mut late));
-        }
+        expect_none(self.place_again(trailing, with_zones, &mut late));
         let mut waiting = Requests::new();
-        for r in short {
-            for mut r in self.place_if_room(trailing, r, &mut late) {
-                r.zones = chains.try_admit(r.tables.len());
-                match r.zones.is_some() {
-                    true => expect_none(self.place_again(trailing, Requests::from_iter([r]), &mut late)),
-                    false => waiting.push(r),
-                }
+        for r in without {
+            // It may be another one's part of the group that had no room; or there is a zone for both by now.
+            let Some(mut r) = self.place_if_room(trailing, r, &mut late) else { continue };
+            r.zones = chains.try_admit(r.tables.len());
+            match r.zones.is_some() {
+                true => expect_none(self.place_again(trailing, smallvec![r], &mut late)),
+                false => waiting.push(r),
             }
         }
         for r in &mut late {
@@ -53,12 +52,12 @@ impl Engine {
         // They come anew to the log too.
         waiting.iter_mut().chain(&mut late).for_each(|r| r.admission = None);
         for r in waiting {
-            for r in self.place_if_room(trailing, r, &mut late) {
-                if let Some(r) = self.with_zones(chains, r) {
-                    expect_none(self.place_again(trailing, Requests::from_iter([r]), &mut late));
-                }
-                self.hand_on(&mut late);
+            if let Some(r) = self.place_if_room(trailing, r, &mut late)
+                && let Some(r) = self.with_zones(chains, r)
+            {
+                expect_none(self.place_again(trailing, smallvec![r], &mut late));
             }
+            self.hand_on(&mut late);
         }
         for r in late {
             let mut r: Requests = self.with_zones(chains, r).into_iter().collect();
@@ -92,16 +91,15 @@ impl Engine {
         left.short
     }
 
-    /// As [`Engine::place_again`], of a request for which there seems to be room.
+    /// As [`Engine::place_again`], of a request for which there seems to be room; else it is given back.
     fn place_if_room(
         self: &Arc<Self>,
         trailing: Option<&Log>,
         r: Box<Request>,
         late: &mut Requests,
-    ) -> Requests {
+    ) -> Option<Box<Request>> {
         let has_room = self.seems_to_have_room(&r);
-        let r = Requests::from_iter([r]);
-        if has_room { self.place_again(trailing, r, late) } else { r }
+        if has_room { self.place_again(trailing, smallvec![r], late).pop() } else { Some(r) }
     }
 
     /// Whether there is room for a request in zones of all its subtables, as it seems outside of a turn.
@@ -114,23 +112,26 @@ impl Engine {
     }
 
     /// A request that may still be committed, with room in the log, where it has taken some in vain. Else it is refused.
-    fn allow_again(&self, mut r: Box<Request>) -> Option<Box<Request>> {
-        match Engine::still_allowed(&r).and_then(|()| self.admit_again(&mut r)) {
-            Ok(()) => Some(r),
-            Err(e) => {
-                self.refuse(r, e);
-                None
-            }
-        }
+    fn allow_again(&self, r: Box<Request>) -> Option<Box<Request>> {
+        self.or_refuse(r, |r| self.admit_again(r))
     }
 
     /// A request with a zone for each of its subtables. Waits as [`Engine::admit_to_memory`]. If there are none it is refused.
-    fn with_zones(self: &Arc<Self>, chains: &Chains, mut r: Box<Request>) -> Option<Box<Request>> {
-        match Engine::still_allowed(&r).and_then(|()| self.admit_to_memory(chains, &r.tables)) {
-            Ok(zones) => {
-                r.zones = Some(zones);
-                Some(r)
-            }
+    fn with_zones(self: &Arc<Self>, chains: &Chains, r: Box<Request>) -> Option<Box<Request>> {
+        self.or_refuse(r, |r| {
+            r.zones = Some(self.admit_to_memory(chains, &r.tables)?);
+            Ok(())
+        })
+    }
+
+    /// A request that may still be committed, and gets what it needs for that. Else it is refused.
+    fn or_refuse(
+        &self,
+        mut r: Box<Request>,
+        admit: impl FnOnce(&mut Request) -> Result<()>,
+    ) -> Option<Box<Request>> {
+        match Engine::still_allowed(&r).and_then(|()| admit(&mut r)) {
+            Ok(()) => Some(r),
             Err(e) => {
                 self.refuse(r, e);
                 None

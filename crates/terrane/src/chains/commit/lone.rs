@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use terrane_base::{Lsn, Result};
-use terrane_chainlog::{Place, Stored};
+use terrane_chainlog::Place;
 use terrane_format::Kind;
 use terrane_format::batch::{Op, Ops};
 use terrane_format::chain::ChainRecord;
@@ -132,9 +132,11 @@ impl Engine {
             Turn::IsLate | Turn::IsShort => {
                 request.zones = zones;
                 reservation.fill(entry);
-                let left = again.insert(Box::<Again>::default());
-                let list = if turn == Turn::IsShort { &mut left.short } else { &mut left.late };
-                list.push(request);
+                let list = smallvec![request];
+                again = Some(Box::new(match turn {
+                    Turn::IsShort => Again { short: list, ..Again::default() },
+                    _ => Again { late: list, ..Again::default() },
+                }));
             }
             Turn::Closing => {
                 reservation.fill(entry);
@@ -202,8 +204,7 @@ impl Engine {
                 hashes.push(hash);
             }
         }
-        let mut stored = place.write(from, 1, (units * 8) as u32, item)?;
-        Stored::fence_all(std::slice::from_mut(&mut stored));
+        let stored = place.write(from, 1, (units * 8) as u32, item)?;
         enter(memtable, stored, written)?;
         hashes.into_iter().for_each(|hash| memtable.indexed(hash));
         Ok(())
