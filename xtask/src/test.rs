@@ -60,8 +60,8 @@ pub(crate) fn workspace() -> Result<Counts, Failure> {
 }
 
 /// Tests of the engine that say nothing of the medium that is tested: they choose their own, or are of the log.
-const OF_ONE_MEDIUM: [&str; 6] =
-    ["damaged_memory", "index_in_memory", "memory", "page_cache", "space", "trailing_log"];
+const OF_ONE_MEDIUM: [&str; 5] =
+    ["damaged_memory", "index_in_memory", "memory", "page_cache", "trailing_log"];
 
 /// Those that crash and fail in most ways, and some of many threads, are run with memory in the page cache too, ...
 const IN_PAGE_CACHE: [&str; 9] = [
@@ -97,6 +97,10 @@ pub(crate) fn other_media() -> Result<Counts, Failure> {
         // With the programs, which have none of these: their features are the workspace's, so that what its tests were built of serves again.
         let mut c = cargo(["test", "-p", "terrane", "-p", "terrane-cli", "-p", "terrane-bench"]);
         c.env("TERRANE_TEST_MEDIUM", medium);
+        if medium == "pmem" {
+            // The tests within the engine.
+            c.arg("--lib");
+        }
         for test in &chosen {
             c.args(["--test", test]);
         }

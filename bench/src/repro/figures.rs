@@ -83,7 +83,7 @@ pub(super) const ALL: &[Figure] = &[
     },
     Figure {
         name: "pm-recovery",
-        about: "building a memtable's index again from persistent memory, against replaying a log (simulated)",
+        about: "building a memtable's index again from persistent memory, and opening with that, against replaying a log (simulated)",
         parts: || vec![Part::PmRecovery],
     },
     Figure {
@@ -474,7 +474,12 @@ fn pm_index() -> Vec<Part> {
             ..stated(w, Of::Speed).with(2)
         })
     };
-    let goes_on = |whose, bound| Claim { whose, bound, ..stated(W::YcsbA, Of::LastFifth).with(2) };
+    // The reference says how it ages. That nothing stalls while memtables are written out is ours: a second in twenty may be half as fast.
+    let goes_on =
+        |whose, [last, slow]: [Option<f64>; 2]| {
+            [(Of::LastFifth, last), (Of::SlowSecond, slow), (Of::SlowestSecond, None)]
+                .map(|(of, bound)| Claim { whose, bound, ..stated(W::YcsbA, of).with(2) })
+        };
     vec![
         Part::Rows {
             command: "--workload readrandom,seekrandom --threads 2 --rocksdb-block-kib 16 --records 2000000 --memtable-mib 1024 \
@@ -495,7 +500,8 @@ fn pm_index() -> Vec<Part> {
                       --records 2000000 --key-bytes 8 --value-bytes 500 --memtable-mib 192 --cache-mib 512 --direct \
                       --ops 1000000000 --seconds 60"
                 .to_owned(),
-            claims: vec![goes_on(PM, Some(0.9)), goes_on(OURS, None), goes_on(THEIRS, None)],
+            claims: [goes_on(PM, [Some(0.9), Some(0.5)]), goes_on(OURS, [None; 2]), goes_on(THEIRS, [None; 2])]
+                .concat(),
         },
     ]
 }

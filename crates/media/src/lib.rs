@@ -46,7 +46,7 @@ pub use pmem::{
     CostlyPmem, LINE, PM_BLOCK, Pmem, PmemCost, PmemMode, READABLE_BEHIND, create_pmem, try_pmem,
 };
 pub use queued::Queued;
-pub use shares::in_shares;
+pub use shares::{in_shares, in_shares_of_all};
 pub use signal::Signal;
 pub use sleeper::Sleeper;
 pub use thread::Thread;

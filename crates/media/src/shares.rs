@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use terrane_base::{Error, Result};
 
 use crate::errand::no_result;
-use crate::{Media, Pool, Signal};
+use crate::{Media, Pool, Signal, Thread};
 
 type Work<T> = Arc<dyn Fn(usize) -> Result<T> + Send + Sync>;
 
@@ -34,6 +34,40 @@ struct State<T> {
     failed: Option<Error>,
 }
 
+/// As [`in_shares`], with a thread for each of the processors on which the caller may run, of which it is one: for what nobody waits beside, as
+/// an opening. They end with the work; where the system gives fewer, there are fewer. A machine that starts no threads (a simulated one) has two of
+/// `pool` help.
+///
+/// # Errors
+/// As for [`in_shares`].
+pub fn in_shares_of_all<T: Send + 'static>(
+    media: &Arc<dyn Media>,
+    pool: Pool,
+    name: &'static str,
+    pieces: usize,
+    work: impl Fn(usize) -> Result<T> + Send + Sync + 'static,
+) -> Result<Vec<T>> {
+    if media.cores().is_empty() {
+        return in_shares(media, (pool, 2), name, pieces, work);
+    }
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let shared = Shared::new(pieces, work);
+    let all = All { media: &**media, shared: &shared };
+    let mut threads = Vec::new();
+    for _ in 1..processors.min(pieces) {
+        let theirs = shared.clone();
+        // Without it the work is done by fewer.
+        let Ok(thread) = media.start_thread(name, None, Box::new(move || while theirs.do_one() {})) else {
+            break;
+        };
+        threads.push(thread);
+    }
+    while shared.do_one() {}
+    let done = all.end();
+    threads.into_iter().for_each(Thread::join);
+    done
+}
+
 /// Does `pieces` pieces of work, with at most `helpers` threads of `pool` beside the caller. Blocks until all are done; returns the results in
 /// order. When one fails, no further one begins. When this returns, or panics, nobody has the work any more.
 ///
@@ -46,14 +80,7 @@ pub fn in_shares<T: Send + 'static>(
     pieces: usize,
     work: impl Fn(usize) -> Result<T> + Send + Sync + 'static,
 ) -> Result<Vec<T>> {
-    let state = State {
-        work: (pieces > 0).then(|| Arc::new(work) as Work<T>),
-        next: 0,
-        under_way: 0,
-        done: (0..pieces).map(|_| None).collect(),
-        failed: None,
-    };
-    let shared = Arc::new(Shared { pieces, state: Mutex::new(state), ended: Signal::new() });
+    let shared = Shared::new(pieces, work);
     let all = All { media: &**media, shared: &shared };
     for _ in 0..helpers.min(pieces.saturating_sub(1)) {
         Shared::send_helper(&shared, media, pool, name);
@@ -93,6 +120,17 @@ impl<T> Drop for All<'_, T> {
 }
 
 impl<T: Send + 'static> Shared<T> {
+    fn new(pieces: usize, work: impl Fn(usize) -> Result<T> + Send + Sync + 'static) -> Arc<Self> {
+        let state = State {
+            work: (pieces > 0).then(|| Arc::new(work) as Work<T>),
+            next: 0,
+            under_way: 0,
+            done: (0..pieces).map(|_| None).collect(),
+            failed: None,
+        };
+        Arc::new(Shared { pieces, state: Mutex::new(state), ended: Signal::new() })
+    }
+
     /// Has a thread of the pool do a piece, and the next one in its turn.
     fn send_helper(shared: &Arc<Self>, media: &Arc<dyn Media>, pool: Pool, name: &'static str) {
         let (shared, again) = (shared.clone(), media.clone());
@@ -188,6 +226,30 @@ mod tests {
             Ok(n * 10)
         };
         assert_eq!(in_shares(&media, (Pool::Flush, 2), "share", 3, met).unwrap(), [0, 10, 20]);
+    }
+
+    #[test]
+    fn all_processors_take_pieces_at_the_same_time_whatever_the_pools_do() {
+        let media = threads(1);
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        media.spawn(Pool::Flush, "busy", Box::new(move || wait.lock().recv().unwrap_or_default()));
+        let processors = std::thread::available_parallelism().unwrap().get();
+        let all = Barrier::new(processors);
+        let held = Arc::new(());
+        let in_work = held.clone();
+        let met = move |n| {
+            let _held = &in_work;
+            all.wait();
+            Ok(n)
+        };
+        let done = in_shares_of_all(&media, Pool::Flush, "share", processors, met).unwrap();
+        assert!(done.into_iter().eq(0..processors));
+        assert_eq!(Arc::strong_count(&held), 1);
+        drop(go);
+        // A simulated machine has its pool.
+        let media = SimMedia::new(1) as Arc<dyn Media>;
+        assert_eq!(in_shares_of_all(&media, Pool::Flush, "share", 4, Ok).unwrap(), [0, 1, 2, 3]);
     }
 
     #[test]

@@ -37,6 +37,8 @@ mod memtable;
 mod options;
 mod read;
 mod recovery;
+#[cfg(test)]
+mod testkit;
 mod tombstone;
 mod txn;
 

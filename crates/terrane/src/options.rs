@@ -207,8 +207,8 @@ impl Options {
         self
     }
 
-    /// Threads that execute compactions, 1 to 256; default 0 = half the cores, at least one, at most eight. So many and one more write memtables out, and at
-    /// opening build those of persistent memory again: with a large one, on a machine of many cores, more may be worth it.
+    /// Threads that execute compactions, 1 to 256; default 0 = half the cores, at least one, at most eight. So many and one more write memtables out.
+    /// (At opening all processors build those of persistent memory again.)
     #[must_use]
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.background_threads = threads;
@@ -323,7 +323,7 @@ impl Options {
         }
     }
 
-    /// Threads among which a memtable is divided that is written out, or read back at opening.
+    /// Threads among which a memtable is divided that is written out.
     pub(crate) fn flush_threads(&self) -> usize {
         self.compaction_jobs() + 1
     }

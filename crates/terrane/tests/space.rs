@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Rng, TUNING, open, tiny_logged, tiny_table};
+use support::{Rng, TUNING, open, tiny, tiny_table};
 use terrane::media::sim::SimMedia;
 use terrane::{Compression, Db, Tuning};
 
@@ -18,7 +18,7 @@ fn live(db: &Db) -> u64 {
 fn trimmed_space_comes_back_in_a_rest() {
     let media = SimMedia::new(3);
     let tuning = Tuning { extent_bytes: 192 << 10, piece_bytes: 768 << 10, ..TUNING };
-    let db = open(&media, &tiny_logged().background_threads(1).tuning(tuning)).unwrap();
+    let db = open(&media, &tiny().background_threads(1).tuning(tuning)).unwrap();
     let table = db.create_subtable("t", tiny_table().compression(Compression::None)).unwrap();
     let mut rng = Rng(5);
     let mut most = 0;

@@ -3,7 +3,7 @@
 mod support;
 
 use support::{on_medium, stand_in};
-use terrane::{Compression, Db, Options, Result, Subtable, SubtableOptions, Tuning};
+use terrane::{Compression, Db, Medium, Options, Result, Subtable, SubtableOptions, Tuning};
 
 const KEYS: u32 = 20_000;
 
@@ -123,5 +123,48 @@ fn more_than_a_merge_may_take_room_for_stays_when_it_is_read() -> Result<()> {
     rewrite(&db, &t)?;
     let after = misses(&db, || read(&t, hot()))?;
     assert!(after < 40, "{after} misses of 160 blocks after the merge");
+    Ok(())
+}
+
+/// As [`open_small`], with a memory in which hardly anything is for memtables.
+fn open_with_room(cache_bytes: usize) -> Result<(tempfile::TempDir, Db, Subtable)> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let tuning = Tuning { extent_bytes: 64 << 10, ..Tuning::default() };
+    let memory = stand_in(48 << 20).zone_bytes(256 << 10).memtable_bytes(12 << 20);
+    let options = Options::new().medium(Medium::Pmem(memory)).cache_bytes(cache_bytes).tuning(tuning);
+    let db = Db::open(dir.path(), options)?;
+    let t = db.create_subtable("t", SubtableOptions::new().compression(Compression::None))?;
+    (0..MANY).try_for_each(|i| t.put(&key(i), &[7; 100]))?;
+    t.compact()?;
+    Ok((dir, db, t))
+}
+
+/// Blocks of 14 MB of records, about.
+const BLOCKS: u64 = 14 * 64;
+
+#[test]
+fn what_lies_in_persistent_memory_is_read_there_when_it_was_merged() -> Result<()> {
+    let (_dir, db, t) = open_with_room(1 << 20)?;
+    (0..2).try_for_each(|_| read(&t, 0..MANY))?;
+    let before = misses(&db, || read(&t, 0..MANY))?;
+    assert!(before < BLOCKS / 20, "{before} misses: it does not lie there");
+    for round in 0..3 {
+        rewrite(&db, &t)?;
+        let after = misses(&db, || read(&t, 0..MANY))?;
+        assert!(after < BLOCKS / 5, "{after} misses after merge {round}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_leaves_a_memtable_is_read_in_persistent_memory_still() -> Result<()> {
+    let (_dir, db, t) = open_with_room(1 << 20)?;
+    // What has room beside it is neither in the cache nor in a memtable.
+    let hot = || (40_000..80_000).step_by(2);
+    hot().try_for_each(|i| t.put(&key(i), &[8; 100]))?;
+    assert_eq!(misses(&db, || read(&t, hot()))?, 0);
+    t.flush()?;
+    let after = misses(&db, || read(&t, hot()))?;
+    assert!(after < 30, "{after} misses behind the memtable, of 140 blocks");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! What persistent memory has over as a cache: blocks that had to leave the block cache lie in zones that no commit needs.
+//! What persistent memory has over as a cache: blocks that had to leave the block cache lie in zones that no commit needs, and blocks that were written in
+//! the place of such, or of records that were in that memory.
 //!
 //! Blocks are put one behind the other into zones that are lent; when there is no further zone, the oldest one is emptied and used again. When
 //! commits need zones they get the oldest ones back, so how the memory is divided follows the load: a database that is mostly read has nearly
@@ -6,8 +7,9 @@
 //!
 //! # Concurrency
 //! The zone that is being filled and the order of the others are under one mutex, held to find a place or to let a zone go, not while
-//! blocks are copied; it is taken by readers that have missed and had to make room, who come from a device or from here. Places are under one mutex for each
-//! sixteenth of the extents. One reader at a time finds a further zone; others that need one meanwhile keep nothing. Whoever copies a block holds a counted reference to its zone, so a zone that is let go is used again, or given back,
+//! blocks are copied; it is taken by readers that have missed and had to make room, who come from a device or from here, and by flushes and
+//! merges. Places are under one mutex for each
+//! sixteenth of the extents. One thread at a time finds a further zone; readers that need one meanwhile keep nothing, flushes and merges wait for it. Whoever copies a block holds a counted reference to its zone, so a zone that is let go is used again, or given back,
 //! only behind its last reader.
 //!
 //! # Damage
@@ -29,6 +31,9 @@ const SHARDS: usize = 16;
 const BLOCK_BYTES: usize = 100;
 /// Frames that are smaller are not worth that.
 const LEAST: usize = 256;
+/// Of how many zones one is left free by what was just written: commits take them first, and have to ask for others back if none is left. What
+/// readers evict takes more of them.
+const SPARED_OF: u64 = 4;
 /// Zones that one reader gives back at most where what is known of their blocks is too much.
 const SURPLUS: usize = 4;
 
@@ -75,6 +80,16 @@ struct Place {
     crc: u32,
     /// Whether it was found there.
     found: bool,
+    came: Came,
+}
+
+/// Where a block comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    /// From the cache, which evicted it.
+    Evicted,
+    /// From who wrote it.
+    Written,
 }
 
 impl Shelf {
@@ -122,7 +137,7 @@ impl Shelf {
     }
 
     /// A place for so many bytes, in the zone that is being filled, or in a further one.
-    fn reserve(&self, len: usize) -> Option<(Arc<Zone>, usize)> {
+    fn reserve(&self, len: usize, came: Came) -> Option<(Arc<Zone>, usize)> {
         let bytes = len.next_multiple_of(8);
         if bytes > self.space.zone_bytes() || len < LEAST {
             return None;
@@ -130,7 +145,11 @@ impl Shelf {
         if let Some(place) = self.zones.lock().place(bytes) {
             return Some(place);
         }
-        let _extending = self.extending.try_lock()?;
+        let _extending = match came {
+            Came::Evicted => self.extending.try_lock()?,
+            // There are more of these, one behind the other, and each that is not kept will be read from the device.
+            Came::Written => self.extending.lock(),
+        };
         {
             // Somebody may have done it a moment ago.
             let mut zones = self.zones.lock();
@@ -145,7 +164,8 @@ impl Shelf {
             self.give_back(1);
             return None;
         }
-        let more = self.blocks.load(Ordering::Relaxed) < self.most_blocks;
+        let may_have_more = came == Came::Evicted || self.further() > 0;
+        let more = may_have_more && self.blocks.load(Ordering::Relaxed) < self.most_blocks;
         let memory = match more.then(|| LentZone::take(&self.space)).flatten() {
             Some(memory) => memory,
             None => {
@@ -166,6 +186,31 @@ impl Shelf {
             }
         };
         self.fill_next(memory, bytes)
+    }
+
+    /// Zones that what is written may take.
+    fn further(&self) -> u64 {
+        self.space.free().saturating_sub(self.space.zone_count() / SPARED_OF)
+    }
+
+    fn store(&self, key: FrameKey, bytes: &[u8], came: Came) {
+        let is_here = || Some(self.shard(key.extent).lock().get(&key.extent)?.contains_key(&key.offset));
+        if is_here().unwrap_or(false) {
+            return;
+        }
+        let Some((zone, at)) = self.reserve(bytes.len(), came) else { return };
+        // It is a copy: where it cannot be stored there is none.
+        if zone.memory.store(at, bytes).is_err() {
+            return;
+        }
+        let (at, len, crc) = (at as u32, bytes.len() as u32, checksum::crc(bytes));
+        let place = Place { zone: zone.clone(), at, len, crc, found: false, came };
+        let mut keys = zone.keys.lock();
+        // If it was emptied meanwhile, nobody would take it out again.
+        let Some(keys) = &mut *keys else { return };
+        keys.push(key);
+        self.blocks.fetch_add(1, Ordering::Relaxed);
+        self.shard(key.extent).lock().entry(key.extent).or_default().insert(key.offset, place);
     }
 
     /// The oldest zone, emptied.
@@ -228,23 +273,15 @@ impl Zones {
 
 impl Below for Shelf {
     fn keep(&self, key: FrameKey, bytes: &[u8]) {
-        let is_here = || Some(self.shard(key.extent).lock().get(&key.extent)?.contains_key(&key.offset));
-        if is_here().unwrap_or(false) {
-            return;
-        }
-        let Some((zone, at)) = self.reserve(bytes.len()) else { return };
-        // It is a copy: where it cannot be stored there is none.
-        if zone.memory.store(at, bytes).is_err() {
-            return;
-        }
-        let (at, len) = (at as u32, bytes.len() as u32);
-        let place = Place { zone: zone.clone(), at, len, crc: checksum::crc(bytes), found: false };
-        let mut keys = zone.keys.lock();
-        // If it was emptied meanwhile, nobody would take it out again.
-        let Some(keys) = &mut *keys else { return };
-        keys.push(key);
-        self.blocks.fetch_add(1, Ordering::Relaxed);
-        self.shard(key.extent).lock().entry(key.extent).or_default().insert(key.offset, place);
+        self.store(key, bytes, Came::Evicted);
+    }
+
+    fn keep_written(&self, key: FrameKey, bytes: &[u8]) {
+        self.store(key, bytes, Came::Written);
+    }
+
+    fn room_for_written(&self) -> u64 {
+        self.further() * self.space.zone_bytes() as u64 + self.bytes() / 2
     }
 
     fn find(&self, key: FrameKey) -> Option<Lying> {
@@ -262,6 +299,12 @@ impl Below for Shelf {
         }
         self.found.add(1);
         Some(Lying { bytes, again: place.found })
+    }
+
+    fn is_used(&self, key: FrameKey) -> bool {
+        let places = self.shard(key.extent).lock();
+        let place = places.get(&key.extent).and_then(|of_extent| of_extent.get(&key.offset));
+        place.is_some_and(|place| place.found || place.came == Came::Evicted)
     }
 
     fn forget_extent(&self, extent: u64) {
@@ -337,6 +380,30 @@ mod tests {
         assert_eq!((shelf.bytes(), shelf.space.free()), (0, all));
         shelf.keep(key(1), &content(1));
         assert_eq!((shelf.find(key(1)), shelf.space.free()), (None, all));
+    }
+
+    #[test]
+    fn what_is_written_leaves_zones_free_and_is_used_when_it_is_found() {
+        let shelf = in_sim();
+        let (all, zone) = (shelf.space.zone_count(), 32 << 10);
+        let room = shelf.room_for_written();
+        assert_eq!(room, (all - all / SPARED_OF) * zone);
+        (0..1000).for_each(|n| shelf.keep_written(key(n), &content(n)));
+        assert_eq!(shelf.space.free(), all / SPARED_OF);
+        assert_eq!(shelf.room_for_written(), shelf.bytes() / 2);
+        assert!(shelf.find(key(0)).is_none() && !shelf.is_used(key(999)));
+        assert_eq!(shelf.find(key(999)), Some(Lying { bytes: content(999), again: false }));
+        assert!(shelf.is_used(key(999)) && !shelf.is_used(key(998)));
+        // What was evicted was read, and takes more.
+        shelf.keep(key(2000), &content(2000));
+        assert!(shelf.is_used(key(2000)));
+        (2001..3000).for_each(|n| shelf.keep(key(n), &content(n)));
+        assert!(shelf.space.free() < all / SPARED_OF && !shelf.space.is_scarce());
+        // Where it has all that, what is written goes in the place of what is oldest.
+        let free = shelf.space.free();
+        (3000..3010).for_each(|n| shelf.keep_written(key(n), &content(n)));
+        assert_eq!(shelf.space.free(), free);
+        assert!((3000..3010).all(|n| shelf.find(key(n)).is_some()));
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::compact::dead::Dead;
 use crate::compact::inputs::{self, BlockOf, Input};
 use crate::compact::pick::{Pick, Reason};
 use crate::compact::plan::{self, MoveRules, Stretch};
-use crate::compact::warm::Warm;
+use crate::compact::warm::{Seen, Warm, heir_of};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::bulk::{self, Wanted};
@@ -89,13 +89,13 @@ struct Context<'a> {
 
 /// A step whose input is being read, if it has any.
 enum Reading<'a> {
-    Task { range: KeyRange, input: Errand<Vec<Way>>, warm: Warm<'a> },
+    Task { range: KeyRange, input: Errand<Vec<Way>>, seen: Seen<'a> },
     Copy { way: usize, blocks: std::ops::Range<usize> },
 }
 
 /// A step whose output is to be written.
 enum Pending<'a> {
-    Task { outcome: Arc<Mutex<Option<Result<Finished>>>>, warm: Warm<'a> },
+    Task { outcome: Arc<Mutex<Option<Result<Finished>>>>, seen: Seen<'a> },
     Copy { way: usize, blocks: std::ops::Range<usize> },
 }
 
@@ -440,7 +440,7 @@ fn last_key(extent: &Extent, handle: &BlockHandle) -> Result<Vec<u8>> {
 impl<'a> Merge<'a> {
     /// Has the input of a task read.
     fn read(&self, range: KeyRange, sources: &[std::ops::Range<usize>]) -> Reading<'a> {
-        let warm = self.warm(sources);
+        let seen = self.seen(sources);
         let mut wanted = Vec::new();
         // How many of `wanted` each way has.
         let mut shares = Vec::with_capacity(self.ways.len());
@@ -472,19 +472,19 @@ impl<'a> Merge<'a> {
             };
             Ok(shares.into_iter().map(way).collect())
         });
-        Reading::Task { range, input, warm }
+        Reading::Task { range, input, seen }
     }
 
     /// Queues the oldest task that is being read.
     fn submit_next(&mut self) -> Result<()> {
         let engine = self.cx.engine;
-        let (range, input, warm) = match self.reading.pop_front() {
+        let (range, input, seen) = match self.reading.pop_front() {
             None => return Ok(()),
             Some(Reading::Copy { way, blocks }) => {
                 self.pending.push_back(Pending::Copy { way, blocks });
                 return Ok(());
             }
-            Some(Reading::Task { range, input, warm }) => (range, input, warm),
+            Some(Reading::Task { range, input, seen }) => (range, input, seen),
         };
         let ways = input.wait(&*engine.media)?;
         let tombstones = self.tombstones.clip(&range.lo, range.hi.as_deref());
@@ -505,32 +505,34 @@ impl<'a> Merge<'a> {
                 Err(refused) => return Err(refused.error),
             }
         }
-        self.pending.push_back(Pending::Task { outcome, warm });
+        self.pending.push_back(Pending::Task { outcome, seen });
         Ok(())
     }
 
-    /// Where the input of a task is cached.
-    fn warm(&self, sources: &[std::ops::Range<usize>]) -> Warm<'a> {
-        let mut read = Vec::new();
+    /// Where readers have the input of a task.
+    fn seen(&self, sources: &[std::ops::Range<usize>]) -> Seen<'a> {
+        let cache = &self.cx.engine.cache;
+        let mut seen = Vec::new();
         for ((parts, blocks), chosen) in self.ways.iter().zip(self.blocks).zip(sources) {
             for at in chosen.clone() {
                 let Some(b) = blocks.get(at) else { continue };
                 let part = &parts[b.part];
                 let next = blocks.get(at + 1).filter(|next| next.part == b.part);
                 let span = (&b.first_key[..], next.map_or(&*part.hi, |next| &next.first_key));
-                if self.cx.engine.cache.is_read(Part::Data(b.handle).key(&part.extent)) == Some(true) {
-                    read.push(span);
+                let heir = heir_of(cache, Part::Data(b.handle).key(&part.extent));
+                if heir != Heir::No {
+                    seen.push((heir, span, b.handle.raw_len));
                 }
             }
         }
-        Warm::new(read)
+        Seen::new(seen)
     }
 
     /// Waits for the oldest step and writes its output.
     fn write_next(&mut self, writer: &mut RunWriter, out: &mut Outcome) -> Result<()> {
         match self.pending.pop_front() {
             None => Ok(()),
-            Some(Pending::Task { outcome, mut warm }) => {
+            Some(Pending::Task { outcome, mut seen }) => {
                 let media = &*self.cx.engine.media;
                 self.done.wait_until(media, || outcome.lock().is_some())?;
                 let Some(result) = outcome.lock().take() else {
@@ -542,8 +544,8 @@ impl<'a> Merge<'a> {
                 out.dropped_values.extend(output.dropped_values);
                 // The sums were checked with all the rest of the output.
                 output.blocks.into_iter().zip(output.block_crcs).try_for_each(|(block, crc)| {
-                    let was_read = warm.meets(&block.first_key, &block.last_key);
-                    let heir = self.heir(was_read, &block.first_key, &block.last_key);
+                    let by_blocks = seen.heir(&block.first_key, &block.last_key, block.bytes.len());
+                    let heir = self.heir(by_blocks, &block.first_key, &block.last_key);
                     writer.add_block(block, Some(crc), heir)
                 })
             }
@@ -551,12 +553,12 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// What becomes of a block from `first` to `last` that replaces one that was read, or not. Blocks come in ascending order.
-    fn heir(&mut self, was_read: bool, first: &[u8], last: &[u8]) -> Heir {
-        match self.indexes.meets(first, last) {
-            _ if was_read => Heir::Yes,
-            true => Heir::Index,
-            false => Heir::No,
+    /// What becomes of a block from `first` to `last`, by what was seen of the blocks that it replaces. Blocks come in ascending order.
+    fn heir(&mut self, by_blocks: Heir, first: &[u8], last: &[u8]) -> Heir {
+        match (self.indexes.meets(first, last), by_blocks) {
+            (true, Heir::No) => Heir::Index,
+            (index, Heir::Below { .. }) => Heir::Below { index },
+            _ => by_blocks,
         }
     }
 
@@ -581,8 +583,8 @@ impl<'a> Merge<'a> {
                 None => &[],
                 Some(pin) => handle.filter(pin).map_err(place)?,
             };
-            let was_read = engine.cache.is_read(Part::Data(*handle).key(extent)) == Some(true);
-            let heir = self.heir(was_read, &first.0, cursor.key());
+            let by_block = heir_of(&engine.cache, Part::Data(*handle).key(extent));
+            let heir = self.heir(by_block, &first.0, cursor.key());
             writer.add_stored_block(
                 (&first.0, first.1),
                 cursor.key(),

@@ -122,6 +122,8 @@ impl Db {
     /// # Errors
     /// As for [`Db::open`].
     pub fn open_on(media: Arc<dyn Media>, dir: impl AsRef<Path>, options: Options) -> Result<Db> {
+        #[cfg(test)]
+        let options = crate::testkit::on_medium(options, &*media, dir.as_ref());
         options.check()?;
         let engine = recovery::open(media, dir.as_ref(), options)?;
         Ok(Db { _closer: Arc::new(Closer(engine.clone())), engine })

@@ -83,9 +83,9 @@ mod tests {
 
     use super::*;
     use crate::options::{Compression, Tuning};
-    use crate::{Db, Options, Subtable, SubtableOptions};
+    use crate::{Db, Medium, Options, Subtable, SubtableOptions};
 
-    fn open(media: &Arc<SimMedia>) -> (Db, Subtable) {
+    fn open(media: &Arc<SimMedia>, options: Options) -> (Db, Subtable) {
         let tuning = Tuning {
             extent_bytes: 256 << 10,
             data_file_bytes: 4 << 20,
@@ -93,7 +93,7 @@ mod tests {
             tail_bytes: 128 << 10,
             ..Tuning::default()
         };
-        let db = Db::open_on(media.clone(), "/db", Options::new().tuning(tuning)).unwrap();
+        let db = Db::open_on(media.clone(), "/db", options.tuning(tuning)).unwrap();
         let t = db
             .create_subtable(
                 "t",
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn space_that_merges_have_freed_goes_back_in_a_rest() {
         let media = SimMedia::new(2);
-        let (db, t) = open(&media);
+        let (db, t) = open(&media, Options::new());
         merge(&media, &t, RECORDS);
         let kept_after = |awaiting| {
             // Whoever would look finds that somebody does.
@@ -133,9 +133,9 @@ mod tests {
     }
 
     /// A device without room for anything more, and how many units the data files have to spare on it.
-    fn full(seed: u64) -> (Db, Subtable, u64) {
+    fn full(seed: u64, options: Options) -> (Db, Subtable, u64) {
         let media = SimMedia::new(seed);
-        let (db, t) = open(&media);
+        let (db, t) = open(&media, options);
         merge(&media, &t, RECORDS);
         db.engine.awaiting_trim.store(true, Ordering::Relaxed);
         merge(&media, &t, RECORDS / 12);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn on_a_full_device_the_log_gets_what_the_data_files_have_to_spare() {
-        let (db, t, _) = full(3);
+        let (db, t, _) = full(3, Options::new().medium(Medium::Log));
         let put = |i: u32| t.put(&i.to_be_bytes(), &[1; 1000]);
         let e = (0..RECORDS).find_map(|i| put(i).err()).unwrap();
         assert_eq!((e.kind(), db.engine.space.stats().idle), (ErrorKind::OutOfSpace, 0));
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn on_a_full_device_the_manifest_gets_what_the_data_files_have_to_spare() {
-        let (db, _t, spare) = full(4);
+        let (db, _t, spare) = full(4, Options::new());
         // More than what is written ahead holds.
         let change = || {
             db.create_subtable("more", SubtableOptions::new().value_threshold(8 << 10))?;

@@ -27,7 +27,7 @@ use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_chainlog::{Chain, Space, recover};
 use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
-use terrane_media::{LockGuard, Media, PmemMode, Pool, in_shares};
+use terrane_media::{LockGuard, Media, PmemMode, Pool, in_shares_of_all};
 
 use crate::chains::Chains;
 use crate::levels::{DbState, ManifestStore};
@@ -175,8 +175,6 @@ pub(super) struct Means<'a> {
     pub(super) budget: &'a MemtableBudget,
     pub(super) clock: &'a Arc<Clock>,
     pub(super) lost_space: &'a Arc<ArcSwapOption<Error>>,
-    /// Threads that build memtables again.
-    pub(super) threads: usize,
     /// Ordinary memory for what is known of blocks in it.
     pub(super) index_bytes: usize,
     /// Indexes of memtables lie in it.
@@ -290,7 +288,7 @@ fn read_back(
         }
         memtables.insert(*id, made);
     }
-    rebuild(means.media, means.threads, memtables.values().flatten())?;
+    rebuild(means.media, memtables.values().flatten())?;
     Ok(InMemory { chains, memtables, end, idle, gap: 0..0, lock })
 }
 
@@ -385,12 +383,8 @@ impl InMemory {
     }
 }
 
-/// Builds the indexes of all memtables, zone by zone, on so many threads. Of several errors the first to be heard of is reported.
-fn rebuild<'a>(
-    media: &Arc<dyn Media>,
-    threads: usize,
-    memtables: impl Iterator<Item = &'a Arc<Memtable>>,
-) -> Result<()> {
+/// Builds the indexes of all memtables, zone by zone, on all processors. Of several errors the first to be heard of is reported.
+fn rebuild<'a>(media: &Arc<dyn Media>, memtables: impl Iterator<Item = &'a Arc<Memtable>>) -> Result<()> {
     let mut zones = Vec::new();
     for memtable in memtables {
         if let Some(records) = memtable.chain() {
@@ -402,5 +396,5 @@ fn rebuild<'a>(
         let (memtable, slot) = &zones[n];
         memtable.read_back(*slot)
     };
-    in_shares(media, (Pool::Flush, threads - 1), "rebuild", count, read_back).map(drop)
+    in_shares_of_all(media, Pool::Flush, "rebuild", count, read_back).map(drop)
 }

@@ -155,7 +155,6 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
                 budget: &memory,
                 clock: &clock,
                 lost_space: &lost_space,
-                threads: options.flush_threads(),
                 index_bytes: (options.cache_bytes / 8).max(LEAST_INDEX_BYTES),
                 index_in_memory,
             };

@@ -64,7 +64,7 @@ pub(super) fn pick_heat(p: &Picture<'_>) -> Option<Pick> {
 mod tests {
     use terrane_media::sim::SimMedia;
 
-    use crate::{Compression, Db, Options, Subtable, SubtableOptions, Tuning};
+    use crate::{Compression, Db, Medium, Options, Subtable, SubtableOptions, Tuning};
 
     const RECORDS: u32 = 60_000;
     /// Records that are read.
@@ -114,6 +114,8 @@ mod tests {
             ..Tuning::default()
         };
         let options = Options::new().memtable_bytes(256 << 10).cache_bytes(8 << 20).tuning(tuning);
+        // What lies where follows from how large memtables are.
+        let options = options.medium(Medium::Log);
         let db = Db::open_on(SimMedia::new(5), "/db", options).unwrap();
         let of_table = SubtableOptions::new().compression(Compression::None).value_threshold(8 << 10);
         let table = db.create_subtable("t", of_table).unwrap();

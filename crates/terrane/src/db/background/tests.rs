@@ -4,7 +4,7 @@ use terrane_media::sim::{Fault, FaultPlan, OpInfo, OpKind, SimMedia};
 
 use super::*;
 use crate::memtable::Of;
-use crate::{Db, Durability, IndexKind, Options, ReadOptions, Subtable, SubtableOptions, WriteBatch};
+use crate::{Db, Durability, IndexKind, Medium, Options, ReadOptions, Subtable, SubtableOptions, WriteBatch};
 
 /// A database in which no merge begins by itself.
 fn unmerged() -> (Arc<SimMedia>, Db) {
@@ -161,7 +161,7 @@ fn runs_of_range_tombstones_alone_do_not_keep_l0_full() {
 #[test]
 fn who_waits_for_a_flush_hears_of_a_log_that_is_poisoned_meanwhile() {
     let media = SimMedia::with_threads(1, &terrane_media::real::RealOptions::default());
-    let db = Db::open_on(media.clone(), "/db", Options::new()).unwrap();
+    let db = Db::open_on(media.clone(), "/db", Options::new().medium(Medium::Log)).unwrap();
     let t = db.create_subtable("t", SubtableOptions::new()).unwrap();
     t.put(b"before", b"v").unwrap();
     let (waiting, engine, once) = (t.clone(), db.engine.clone(), Mutex::new(Some(())));
@@ -192,7 +192,7 @@ fn who_waits_for_a_flush_hears_of_a_log_that_is_poisoned_meanwhile() {
 #[test]
 fn memtables_are_added_up_by_what_they_have_of_the_fuller_memory() {
     let media = SimMedia::new(1);
-    let memory = crate::Medium::Pmem(crate::PmemOptions::new(4 << 20).zone_bytes(32 << 10));
+    let memory = Medium::Pmem(crate::PmemOptions::new(4 << 20).zone_bytes(32 << 10));
     let db = Db::open_on(media, "/db", Options::new().medium(memory)).unwrap();
     let wide = db.create_subtable("wide", SubtableOptions::new()).unwrap();
     let ranges = db.create_subtable("ranges", SubtableOptions::new()).unwrap();

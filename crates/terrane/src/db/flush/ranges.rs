@@ -36,6 +36,28 @@ struct Source {
     space: Arc<Space>,
     ids: Arc<Ids>,
     form: ExtentForm,
+    /// Which part of the blocks goes below the cache.
+    below: f64,
+}
+
+/// Its records were in memory until now. Where that is persistent memory, they stay there as blocks, as far as there is room for them without
+/// pushing out most of what readers have there: without that, all reads of them would go to the device at once. Nobody knows which of them are
+/// read, so it is every so many.
+#[derive(Debug)]
+struct Share {
+    of: f64,
+    due: f64,
+}
+
+impl Share {
+    fn heir(&mut self) -> Heir {
+        self.due += self.of;
+        if self.due < 1.0 {
+            return Heir::No;
+        }
+        self.due -= 1.0;
+        Heir::Below { index: false }
+    }
 }
 
 impl Engine {
@@ -52,6 +74,7 @@ impl Engine {
             cuts: memtable.cuts(self.ranges(memtable, threads * RANGES_PER_THREAD)),
             memtable: memtable.clone(),
             snapshots,
+            below: (self.cache.room_below() as f64 / memtable.filled_bytes().max(1) as f64).min(1.0),
             space: self.space.clone(),
             ids: self.ids.clone(),
             form: extent_form(&table.options(), 0, self.options.tuning.extent_bytes),
@@ -103,6 +126,7 @@ impl Source {
         let mut writer =
             RunWriter::new(self.space.clone(), self.ids.clone(), self.form, tombstones.clone(), heirs)?;
         let mut block = BlockBuilder::new(self.form.block);
+        let mut share = Share { of: self.below, due: 0.0 };
         let out_of_order = || self.memtable.damaged("records of a memtable are out of order".to_owned());
         let (mut values, mut records, mut last) = (Vec::new(), 0, None);
         let mut cursor = Cursor::new();
@@ -130,7 +154,7 @@ impl Source {
                 let kind = Kind::from_u8(r.kind)?;
                 let Verdict::Keep(seq) = retention.judge(r.seq, kind) else { continue };
                 if !block.fits(r.key.len(), r.value.len(), seq) {
-                    writer.add_block(block.finish(), None, Heir::No)?;
+                    writer.add_block(block.finish(), None, share.heir())?;
                 }
                 block.add(r.key, seq, kind, r.value);
                 if kind == Kind::ValueRef {
@@ -140,7 +164,7 @@ impl Source {
             cursor.next(index);
         }
         if !block.is_empty() {
-            writer.add_block(block.finish(), None, Heir::No)?;
+            writer.add_block(block.finish(), None, share.heir())?;
         }
         Ok(Written { run: writer.finish_unsynced()?, values, records })
     }

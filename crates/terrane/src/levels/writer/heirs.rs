@@ -1,9 +1,9 @@
-//! Blocks that enter the cache as they are written.
+//! Blocks that enter the cache, or the store below it, as they are written.
 //!
 //! A merge replaces blocks that readers found in the cache by others that they would have to fetch from the device, so
 //! those that take the place of cached ones enter at once: see [`Heir`]. So do the index and the filters of an extent that
 //! will be asked by every lookup of its range, or that takes the place of one whose index is asked; and whatever finds room: what
-//! is written is in memory anyway.
+//! is written is in memory anyway. What takes the place of blocks in the store below the cache goes there.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::levels::Homes;
 /// at a time together. What they replace leaves only when the merge is installed.
 const SHARE: usize = 8;
 
-/// How a block that is written enters the cache.
+/// Where a block that is written goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heir {
     /// Nobody asked for what it replaces, or it replaces nothing: it enters where there is room for it, and is the first to
@@ -24,6 +24,9 @@ pub(crate) enum Heir {
     No,
     /// As `No`; but readers have the index of what it replaces in the cache, so that of its extent enters.
     Index,
+    /// It replaces blocks, or records, that readers have in memory but not in the cache: where there is no room for it, it goes to the store
+    /// below, if there is one. The index of its extent may be to enter, as with `Index`.
+    Below { index: bool },
     /// It replaces blocks that readers have in the cache: others may have to leave for it.
     Yes,
 }
@@ -39,23 +42,32 @@ pub(crate) struct Heirs {
     sections: bool,
     /// As `sections`, of the extent being built alone.
     index: bool,
-    /// Whether anything enters.
+    /// Whether anything is kept.
     open: bool,
     blocks: Vec<Kept>,
-    /// Bytes of `blocks`.
+    /// Bytes of those of `blocks` that enter the cache.
     bytes: usize,
 }
 
-/// A block that will enter.
+/// A block that is kept.
 #[derive(Debug)]
 struct Kept {
     offset: u32,
     len: usize,
     /// Its bytes as readers see them, where they are not stored so.
     raw: Option<Vec<u8>>,
-    priority: Priority,
-    /// Whether it may push others out.
-    claims: bool,
+    place: Place,
+}
+
+/// Where it goes.
+#[derive(Debug)]
+enum Place {
+    Cache {
+        priority: Priority,
+        /// Whether it may push others out.
+        claims: bool,
+    },
+    Below,
 }
 
 impl Heirs {
@@ -85,23 +97,26 @@ impl Heirs {
         }
     }
 
-    /// Keeps the raw bytes of the block that will lie at `offset`, if it is to enter; where it is `plain`, they will lie there.
+    /// Keeps the raw bytes of the block that will lie at `offset`, if it is to go anywhere; where it is `plain`, they will lie there.
     pub(super) fn consider(&mut self, heir: Heir, offset: u32, raw: &[u8], plain: bool) {
         if !self.open {
             return;
         }
-        self.index |= heir != Heir::No;
+        self.index |= matches!(heir, Heir::Index | Heir::Yes | Heir::Below { index: true });
         let claims = self.bytes + raw.len() > self.cache.room();
-        if claims {
-            if heir != Heir::Yes || raw.len() > self.allowance {
-                return;
+        let place = match heir {
+            Heir::Below { .. } if claims && self.cache.has_below() => Place::Below,
+            Heir::Yes if !claims || raw.len() <= self.allowance => {
+                self.allowance -= if claims { raw.len() } else { 0 };
+                Place::Cache { priority: Priority::Heir, claims }
             }
-            self.allowance -= raw.len();
+            _ if claims => return,
+            _ => Place::Cache { priority: Priority::Data, claims },
+        };
+        if matches!(place, Place::Cache { .. }) {
+            self.bytes += raw.len();
         }
-        self.bytes += raw.len();
-        let priority = if heir == Heir::Yes { Priority::Heir } else { Priority::Data };
-        let raw_apart = (!plain).then(|| raw.to_vec());
-        self.blocks.push(Kept { offset, len: raw.len(), raw: raw_apart, priority, claims });
+        self.blocks.push(Kept { offset, len: raw.len(), raw: (!plain).then(|| raw.to_vec()), place });
     }
 
     /// Lets in what was kept of `extent`, which is written, or about to be. Says how many bytes others may have had to leave for.
@@ -109,7 +124,8 @@ impl Heirs {
         let (id, home) = (extent.meta.id, self.homes.of(&extent.meta.lo));
         let key = |offset| FrameKey::new(id.0, offset).part(home);
         let index = std::mem::take(&mut self.index);
-        if extent.meta.blocks > 0 && (self.sections || index || !self.blocks.is_empty()) {
+        let enters = |block: &Kept| matches!(block.place, Place::Cache { .. });
+        if extent.meta.blocks > 0 && (self.sections || index || self.blocks.iter().any(enters)) {
             let sections = [(extent.meta.index, Priority::Index), (extent.meta.filter, Priority::Filter)];
             for (section, priority) in sections.iter().filter(|(s, _)| s.len > 0) {
                 let from = section.offset as usize;
@@ -124,8 +140,13 @@ impl Heirs {
             let from = block.offset as usize;
             let stored = extent.bytes.get(from..from + block.len);
             let Some(raw) = block.raw.as_deref().or(stored) else { continue };
-            claimed += if block.claims { block.len } else { 0 };
-            self.cache.insert(key(block.offset), raw, block.priority);
+            match block.place {
+                Place::Below => self.cache.keep_below(key(block.offset), raw),
+                Place::Cache { priority, claims } => {
+                    claimed += if claims { block.len } else { 0 };
+                    self.cache.insert(key(block.offset), raw, priority);
+                }
+            }
         }
         claimed
     }
