@@ -4,13 +4,14 @@
 //! picture of the machine is kept; stores to persistent memory and fences are such calls. Each picture is made into the machine that
 //! comes up after each kind of crash; the database is opened there, compared with the model, checked, written to, and opened once more.
 //! A power failure leaves one of many states of persistent memory on a device: as many of them as are asked for are taken besides, all if they are
-//! fewer, else some by seed.
+//! fewer, else some by seed. Behind a power failure all that is there is certain: of machines that have the same then, and of which the same is expected,
+//! one is tried.
 //!
 //! The quick form takes the kinds in turn, and in persistent memory every fence and some of the stores. The long form:
 //! `TERRANE_CRASH_EXHAUSTIVE=1` takes every kind at every call, `TERRANE_CRASH_STATES` says how many states, `TERRANE_CRASH_STRIDE`
 //! takes one call in so many but every fence, `TERRANE_CRASH_OPS` sets how long histories are, `TERRANE_CRASH_SEEDS` how many, `TERRANE_CRASH_FIRST` the first seed,
 //! `TERRANE_CRASH_ROUNDS` how many crashes of each kind are made of a picture, `TERRANE_CRASH_NESTED` after how many
-//! crashes each one is crashed again while it recovers. `TERRANE_CRASH_AT` looks at one call alone. A failure names its
+//! crashes each one is crashed again while it recovers, `TERRANE_DISTINCT` how many different images there have to be. `TERRANE_CRASH_AT` looks at one call alone. A failure names its
 //! seed and call: `TERRANE_CRASH_FIRST=seed TERRANE_CRASH_SEEDS=1 TERRANE_CRASH_AT=call TERRANE_CRASH_EXHAUSTIVE=1`
 //! and the same length and medium repeat it.
 
@@ -24,15 +25,19 @@ mod support;
 #[path = "crash/survivor.rs"]
 mod survivor;
 
+use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use history::{Counts, Course, History, Point};
-use support::{Rng, crash_kinds, fresh, in_memory, on_medium, open, tiny, tiny_table};
+use history::{Counts, Course, History, Point, Reached};
+use support::{DIR, Rng, crash_kinds, fresh, in_memory, on_medium, open, tiny, tiny_table};
 use survivor::{Stop, Survivor};
-use terrane::media::sim::{CrashKind, OpKind, PmModel};
+use terrane::media::sim::{CrashKind, OpKind, PmModel, SimMedia};
+use terrane::media::{Media, OpenMode};
 use terrane::{Options, PmemOptions};
+use xxhash_rust::xxh3::Xxh3;
 
 fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
@@ -92,11 +97,24 @@ impl Plan {
 #[derive(Default)]
 struct Tally {
     images: AtomicU64,
+    recovered: AtomicU64,
+    /// By what their files hold.
+    distinct: Mutex<HashSet<u64>>,
+    /// Behind power failures: with what is expected of them.
+    tried: Mutex<HashSet<(u64, u64, Reached)>>,
     nested: AtomicU64,
     counts: Mutex<Counts>,
 }
 
 impl Tally {
+    /// Whether the same was tried before; from now on it was.
+    fn has_tried(&self, media: &SimMedia, survivor: &Survivor<'_>) -> bool {
+        let hash = hash(media);
+        self.distinct.lock().unwrap().insert(hash);
+        let of = (hash, survivor.history.seed, survivor.point.reached);
+        survivor.stop.is_power() && !self.tried.lock().unwrap().insert(of)
+    }
+
     fn count(&self, history: &History) {
         let mut counts = self.counts.lock().unwrap();
         history.counts.iter().for_each(|(what, n)| *counts.entry(what).or_default() += n);
@@ -104,6 +122,23 @@ impl Tally {
         *counts.entry("fences").or_default() += fences as u64;
         *counts.entry("calls").or_default() += history.calls;
     }
+}
+
+/// What all files of a machine hold, as a number.
+fn hash(media: &SimMedia) -> u64 {
+    let (dir, mut buf, mut hasher) = (Path::new(DIR), Vec::new(), Xxh3::new());
+    // It may not be there yet.
+    let mut names: Vec<String> =
+        media.list(dir).unwrap_or_default().into_iter().map(|entry| entry.name).collect();
+    names.sort_unstable();
+    for name in names {
+        let file = media.open(&dir.join(&name), OpenMode::READ).unwrap();
+        buf.resize(file.len().unwrap() as usize, 0);
+        file.read_at(&mut buf, 0).unwrap();
+        hasher.update(name.as_bytes());
+        hasher.update(&buf);
+    }
+    hasher.digest()
 }
 
 fn crash_at(history: &History, point: &Point, plan: Plan, tally: &Tally) -> Result<(), String> {
@@ -119,8 +154,13 @@ fn crash_at(history: &History, point: &Point, plan: Plan, tally: &Tally) -> Resu
                     history.seed, point.index, point.call
                 )
             };
-            let number = tally.images.fetch_add(1, Ordering::Relaxed);
-            survivor.lives().map_err(told)?;
+            tally.images.fetch_add(1, Ordering::Relaxed);
+            let media = survivor.machine();
+            if tally.has_tried(&media, &survivor) {
+                continue;
+            }
+            let number = tally.recovered.fetch_add(1, Ordering::Relaxed);
+            survivor.lives_on(media).map_err(told)?;
             if number.is_multiple_of(plan.nested) || plan.only.is_some() {
                 tally.nested.fetch_add(survivor.crashes_again().map_err(told)?, Ordering::Relaxed);
             }
@@ -192,15 +232,20 @@ fn no_crash_anywhere_loses_or_tears_a_commit() {
             failures.push(e);
         }
         eprintln!(
-            "up to seed {seed}: {} crash images, {} more crashed during recovery, {} s",
+            "up to seed {seed}: {} crash images, {} distinct, {} recovered, {} more crashed during recovery, {} s",
             tally.images.load(Ordering::Relaxed),
+            tally.distinct.lock().unwrap().len(),
+            tally.recovered.load(Ordering::Relaxed),
             tally.nested.load(Ordering::Relaxed),
             began.elapsed().as_secs()
         );
     }
-    let counts = tally.counts.into_inner().unwrap();
+    let (counts, distinct) =
+        (tally.counts.into_inner().unwrap(), tally.distinct.into_inner().unwrap().len() as u64);
     eprintln!("{counts:?}");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let least = env("TERRANE_DISTINCT", 0);
+    assert!(distinct >= least, "{distinct} distinct images, {least} were asked for");
     if plan.only.is_none() && plan.ops >= 100 {
         let fences = in_memory().then_some("fences");
         for what in ["memtables frozen", "flushes", "compactions"].into_iter().chain(fences) {

@@ -35,7 +35,7 @@ struct State {
 }
 
 /// How far a history had come at a crash point.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reached {
     /// Steps up to here had returned.
     pub done: usize,

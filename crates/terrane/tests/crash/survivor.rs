@@ -30,7 +30,7 @@ impl Stop {
         }
     }
 
-    fn is_power(self) -> bool {
+    pub fn is_power(self) -> bool {
         match self {
             Stop::By(kind) => is_power(kind),
             Stop::InState(..) => true,
@@ -83,9 +83,18 @@ fn verified(db: &Db, when: &str) -> Result<(Model, u64), String> {
 }
 
 impl Survivor<'_> {
+    /// The machine that comes up.
+    pub fn machine(&self) -> Arc<SimMedia> {
+        self.stop.crash(&self.point.image, self.seed)
+    }
+
     /// Opens, compares, checks, writes on, stops in some way, opens and compares again.
     pub fn lives(&self) -> Result<Found, String> {
-        let media = self.stop.crash(&self.point.image, self.seed);
+        self.lives_on(self.machine())
+    }
+
+    /// As [`Survivor::lives`], on its machine.
+    pub fn lives_on(&self, media: Arc<SimMedia>) -> Result<Found, String> {
         let db = self.open(&media, 0)?;
         self.goes_on(media, db, self.stop.is_power())
     }
