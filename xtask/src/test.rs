@@ -97,7 +97,7 @@ pub(crate) fn other_media() -> Result<Counts, Failure> {
         // With the programs, which have none of these: their features are the workspace's, so that what its tests were built of serves again.
         let mut c = cargo(["test", "-p", "terrane", "-p", "terrane-cli", "-p", "terrane-bench"]);
         c.env("TERRANE_TEST_MEDIUM", medium);
-        if medium == "pmem" {
+        if matches!(medium, "pmem" | "page-cache") {
             // The tests within the engine.
             c.arg("--lib");
         }

@@ -31,7 +31,7 @@ use crate::compact::dead::Dead;
 use crate::compact::inputs::{self, BlockOf, Input};
 use crate::compact::pick::{Pick, Reason};
 use crate::compact::plan::{self, MoveRules, Stretch};
-use crate::compact::warm::{Seen, Warm, heir_of};
+use crate::compact::warm::{Seen, SeenBlock, Warm, heir_of};
 use crate::db::engine::Engine;
 use crate::db::table::Table;
 use crate::levels::bulk::{self, Wanted};
@@ -511,21 +511,20 @@ impl<'a> Merge<'a> {
 
     /// Where readers have the input of a task.
     fn seen(&self, sources: &[std::ops::Range<usize>]) -> Seen<'a> {
-        let cache = &self.cx.engine.cache;
         let mut seen = Vec::new();
-        for ((parts, blocks), chosen) in self.ways.iter().zip(self.blocks).zip(sources) {
+        let target = (self.cx.pick.from != self.cx.pick.to).then(|| self.ways.len() - 1);
+        for (way, ((parts, blocks), chosen)) in self.ways.iter().zip(self.blocks).zip(sources).enumerate() {
             for at in chosen.clone() {
                 let Some(b) = blocks.get(at) else { continue };
                 let part = &parts[b.part];
                 let next = blocks.get(at + 1).filter(|next| next.part == b.part);
                 let span = (&b.first_key[..], next.map_or(&*part.hi, |next| &next.first_key));
-                let heir = heir_of(cache, Part::Data(b.handle).key(&part.extent));
-                if heir != Heir::No {
-                    seen.push((heir, span, b.handle.raw_len));
-                }
+                let heir = heir_of(&self.cx.engine.cache, Part::Data(b.handle).key(&part.extent));
+                let (bytes, in_target) = (b.handle.raw_len, Some(way) == target);
+                seen.push(SeenBlock { heir, span, bytes, in_target });
             }
         }
-        Seen::new(seen)
+        Seen::new(&seen)
     }
 
     /// Waits for the oldest step and writes its output.

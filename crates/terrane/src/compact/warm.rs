@@ -40,7 +40,7 @@ impl<'a> Warm<'a> {
 /// What becomes of a block that takes the place of that one alone.
 pub(crate) fn heir_of(cache: &Cache, replaced: FrameKey) -> Heir {
     match cache.is_read(replaced) {
-        Some(true) => Heir::Yes,
+        Some(true) => Heir::Yes { below: true },
         // It would come there when the cache evicts it.
         Some(false) if cache.has_below() => Heir::Below { index: false },
         None if cache.is_used_below(replaced) => Heir::Below { index: false },
@@ -48,44 +48,65 @@ pub(crate) fn heir_of(cache: &Cache, replaced: FrameKey) -> Heir {
     }
 }
 
+/// A block of a task's input.
+#[derive(Debug)]
+pub(crate) struct SeenBlock<'a> {
+    /// What [`heir_of`] says of it.
+    pub(crate) heir: Heir,
+    pub(crate) span: Span<'a>,
+    pub(crate) bytes: u32,
+    /// It lies in the level that is merged into.
+    pub(crate) in_target: bool,
+}
+
 /// What readers have of a task's input.
 #[derive(Debug)]
 pub(crate) struct Seen<'a> {
     cached: Warm<'a>,
-    below: Warm<'a>,
-    /// As much as lies below may go there, about. A block of a level above meets many of the level that it is merged with: were all of these to follow it, they
-    /// would push out what others have there.
+    /// Of the level that is merged into, whose blocks are replaced about one for one, and of those above.
+    below: [Below<'a>; 2],
+}
+
+/// What lies below the cache, or would come there from it. As much may go there in its place, about: a block of a level above meets many of the level that
+/// it is merged with, and were all of these to follow it, they would push out what others have there.
+#[derive(Debug)]
+struct Below<'a> {
+    spans: Warm<'a>,
     allowance: usize,
 }
 
 impl<'a> Seen<'a> {
-    /// From what [`heir_of`] says of each block, its range, and its bytes.
-    pub(crate) fn new(blocks: impl IntoIterator<Item = (Heir, Span<'a>, u32)>) -> Self {
-        let (mut cached, mut below, mut allowance) = (Vec::new(), Vec::new(), 0);
-        for (heir, span, bytes) in blocks {
-            match heir {
-                Heir::Yes => cached.push(span),
-                Heir::Below { .. } => {
-                    below.push(span);
-                    allowance += bytes as usize;
-                }
-                Heir::Index | Heir::No => {}
+    pub(crate) fn new(blocks: &[SeenBlock<'a>]) -> Self {
+        let is_cached = |block: &&SeenBlock<'a>| matches!(block.heir, Heir::Yes { .. });
+        let below = |in_target| {
+            let is_below = |block: &&SeenBlock<'a>| matches!(block.heir, Heir::Below { .. });
+            let of = || blocks.iter().filter(is_below).filter(move |block| block.in_target == in_target);
+            Below {
+                spans: Warm::new(of().map(|block| block.span).collect()),
+                allowance: of().map(|block| block.bytes as usize).sum(),
             }
+        };
+        Seen {
+            cached: Warm::new(blocks.iter().filter(is_cached).map(|block| block.span).collect()),
+            below: [below(true), below(false)],
         }
-        Seen { cached: Warm::new(cached), below: Warm::new(below), allowance }
     }
 
     /// What becomes of a block of so many bytes from `first` to `last`. Blocks come in ascending order.
     pub(crate) fn heir(&mut self, first: &[u8], last: &[u8], bytes: usize) -> Heir {
-        let (is_cached, lies_below) = (self.cached.meets(first, last), self.below.meets(first, last));
-        if is_cached {
-            return Heir::Yes;
+        let is_cached = self.cached.meets(first, last);
+        let mut goes_below = false;
+        for below in &mut self.below {
+            if below.spans.meets(first, last) && !goes_below && below.allowance > 0 {
+                below.allowance = below.allowance.saturating_sub(bytes);
+                goes_below = true;
+            }
         }
-        if lies_below && self.allowance > 0 {
-            self.allowance = self.allowance.saturating_sub(bytes);
-            return Heir::Below { index: false };
+        match (is_cached, goes_below) {
+            (true, below) => Heir::Yes { below },
+            (false, true) => Heir::Below { index: false },
+            (false, false) => Heir::No,
         }
-        Heir::No
     }
 }
 
@@ -95,24 +116,33 @@ mod tests {
 
     const BELOW: Heir = Heir::Below { index: false };
 
+    fn block<'a>(heir: Heir, span: Span<'a>, bytes: u32, in_target: bool) -> SeenBlock<'a> {
+        SeenBlock { heir, span, bytes, in_target }
+    }
+
     #[test]
     fn as_much_goes_below_as_lay_there() {
-        let blocks: [(Heir, Span<'_>, u32); 4] = [
-            (Heir::Yes, (b"c", b"e"), 1000),
-            (BELOW, (b"a", b"d"), 100),
-            (BELOW, (b"k", b"p"), 150),
-            (Heir::No, (b"f", b"k"), 1000),
+        let blocks = [
+            block(Heir::Yes { below: true }, (b"c", b"e"), 1000, true),
+            block(BELOW, (b"a", b"d"), 100, true),
+            block(BELOW, (b"k", b"p"), 150, true),
         ];
-        let mut seen = Seen::new(blocks);
+        let mut seen = Seen::new(&blocks);
         let mut heir = |first: &str, last: &str| seen.heir(first.as_bytes(), last.as_bytes(), 100);
         assert_eq!(heir("a", "b"), BELOW);
-        assert_eq!(
-            heir("b", "c"),
-            Heir::Yes,
-            "the cache comes first, and takes nothing of what may go below"
-        );
+        assert_eq!(heir("b", "c"), Heir::Yes { below: true }, "the cache comes first");
+        assert_eq!(heir("d", "e"), Heir::Yes { below: false }, "nothing of it lay below");
         assert_eq!(heir("f", "g"), Heir::No);
-        assert_eq!([heir("k", "l"), heir("l", "m"), heir("n", "o")], [BELOW, BELOW, Heir::No]);
+        assert_eq!([heir("k", "l"), heir("l", "m")], [BELOW, Heir::No]);
+    }
+
+    #[test]
+    fn a_wide_block_from_above_takes_nothing_from_those_that_it_is_merged_with() {
+        let blocks = [block(BELOW, (b"a", b"z"), 200, false), block(BELOW, (b"x", b"y"), 100, true)];
+        let mut seen = Seen::new(&blocks);
+        let mut heir = |key: &str| seen.heir(key.as_bytes(), key.as_bytes(), 100);
+        assert_eq!([heir("b"), heir("c"), heir("d")], [BELOW, BELOW, Heir::No]);
+        assert_eq!([heir("x"), heir("y")], [BELOW, Heir::No]);
     }
 
     #[test]

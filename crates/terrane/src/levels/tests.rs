@@ -71,7 +71,9 @@ impl Engine {
         let form = small_form();
         let mut w =
             RunWriter::new(self.space.clone(), self.ids.clone(), form, RangeTombstones::default(), heirs())?;
-        blocks(&form, &records).into_iter().try_for_each(|b| w.add_block(b, None, Heir::Yes))?;
+        blocks(&form, &records)
+            .into_iter()
+            .try_for_each(|b| w.add_block(b, None, Heir::Yes { below: false }))?;
         let written = w.finish()?;
         let mut edit = VersionEdit::default();
         let (level, run) = if merge { (1, 0) } else { (0, self.ids.run()) };

@@ -36,7 +36,7 @@ struct Source {
     space: Arc<Space>,
     ids: Arc<Ids>,
     form: ExtentForm,
-    /// Which part of the blocks goes below the cache.
+    /// Which part of the blocks goes below the cache; all from 1 on.
     below: f64,
 }
 
@@ -51,7 +51,7 @@ struct Share {
 
 impl Share {
     fn heir(&mut self) -> Heir {
-        self.due += self.of;
+        self.due += self.of.min(1.0);
         if self.due < 1.0 {
             return Heir::No;
         }
@@ -69,12 +69,14 @@ impl Engine {
         snapshots: Vec<u64>,
     ) -> Result<(WrittenRun, Vec<ValueRef>)> {
         let threads = self.options.flush_threads();
+        // Of all that is written out in a turn, not of this one alone: of many small ones each would push out as much.
+        let in_turn = memtable.filled_bytes().max(self.options.memtable_freeze_bytes()) as f64;
         let source = Source {
             tombstones: memtable.tombstones.to_ranges(&snapshots)?,
             cuts: memtable.cuts(self.ranges(memtable, threads * RANGES_PER_THREAD)),
             memtable: memtable.clone(),
             snapshots,
-            below: (self.cache.room_below() as f64 / memtable.filled_bytes().max(1) as f64).min(1.0),
+            below: self.cache.room_below() as f64 / (in_turn * newest_of(memtable)).max(1.0),
             space: self.space.clone(),
             ids: self.ids.clone(),
             form: extent_form(&table.options(), 0, self.options.tuning.extent_bytes),
@@ -99,13 +101,18 @@ impl Engine {
         Ok((run, values))
     }
 
-    /// In how many ranges a memtable is written, at most so many. Of each key one version is written, mostly.
+    /// In how many ranges a memtable is written, at most so many.
     fn ranges(&self, memtable: &Memtable, most: usize) -> usize {
-        let (keys, records) = (memtable.index().keys(), memtable.index().len().max(1));
-        let bytes = memtable.filled_bytes() as f64 * (keys as f64 / records as f64).min(1.0);
+        let bytes = memtable.filled_bytes() as f64 * newest_of(memtable);
         let least = (LEAST_EXTENTS * self.options.tuning.extent_bytes).max(1);
         (bytes as usize / least).clamp(1, most)
     }
+}
+
+/// Which part of a memtable's records is written, about: of each key one version, mostly.
+fn newest_of(memtable: &Memtable) -> f64 {
+    let (keys, records) = (memtable.index().keys(), memtable.index().len().max(1));
+    (keys as f64 / records as f64).min(1.0)
 }
 
 /// What came of a range.

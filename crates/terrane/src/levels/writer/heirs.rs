@@ -25,10 +25,10 @@ pub(crate) enum Heir {
     /// As `No`; but readers have the index of what it replaces in the cache, so that of its extent enters.
     Index,
     /// It replaces blocks, or records, that readers have in memory but not in the cache: where there is no room for it, it goes to the store
-    /// below, if there is one. The index of its extent may be to enter, as with `Index`.
+    /// below, if there is one. `index`: readers have the index of what it replaces in the cache, as with `Index`.
     Below { index: bool },
-    /// It replaces blocks that readers have in the cache: others may have to leave for it.
-    Yes,
+    /// It replaces blocks that readers have in the cache: others may have to leave for it. Where no more may, it goes `below`, if that is said.
+    Yes { below: bool },
 }
 
 /// What of an extent being built enters the cache once it is written.
@@ -102,13 +102,15 @@ impl Heirs {
         if !self.open {
             return;
         }
-        self.index |= matches!(heir, Heir::Index | Heir::Yes | Heir::Below { index: true });
+        self.index |= matches!(heir, Heir::Index | Heir::Yes { .. } | Heir::Below { index: true });
         let claims = self.bytes + raw.len() > self.cache.room();
         let place = match heir {
-            Heir::Below { .. } if claims && self.cache.has_below() => Place::Below,
-            Heir::Yes if !claims || raw.len() <= self.allowance => {
+            Heir::Yes { .. } if !claims || raw.len() <= self.allowance => {
                 self.allowance -= if claims { raw.len() } else { 0 };
                 Place::Cache { priority: Priority::Heir, claims }
+            }
+            Heir::Below { .. } | Heir::Yes { below: true } if claims && self.cache.has_below() => {
+                Place::Below
             }
             _ if claims => return,
             _ => Place::Cache { priority: Priority::Data, claims },

@@ -86,8 +86,8 @@ impl RunWriter {
         })
     }
 
-    /// Adds a block, in key order; `raw_crc` is the CRC of its bytes, if it is known. It enters the cache
-    /// as `heir` says.
+    /// Adds a block, in key order; `raw_crc` is the CRC of its bytes, if it is known. `heir` says
+    /// where else it goes.
     pub(crate) fn add_block(&mut self, block: FinishedBlock, raw_crc: Option<u32>, heir: Heir) -> Result<()> {
         self.cut_before(&block.first_key, block.bytes.len())?;
         self.prepare();

@@ -1,5 +1,6 @@
 use parking_lot::Mutex;
 use terrane_base::ErrorKind;
+use terrane_cache::{Below, Cache, CacheOptions, FrameKey, Lying, Priority};
 use terrane_format::manifest::NextIds;
 use terrane_media::sim::{CrashKind, Fault, FaultPlan, OpInfo, OpKind, SimMedia};
 use terrane_media::{Media, OpenMode};
@@ -205,4 +206,61 @@ fn a_failure_of_any_call_frees_what_was_allocated() {
             }
         }
     }
+}
+
+/// Takes what it is given.
+#[derive(Debug, Default)]
+struct Under(Mutex<Vec<FrameKey>>);
+
+impl Below for Under {
+    fn keep(&self, _: FrameKey, _: &[u8]) {}
+
+    fn keep_written(&self, key: FrameKey, _: &[u8]) {
+        self.0.lock().push(key);
+    }
+
+    fn room_for_written(&self) -> u64 {
+        0
+    }
+
+    fn is_used(&self, _: FrameKey) -> bool {
+        false
+    }
+
+    fn find(&self, _: FrameKey) -> Option<Lying> {
+        None
+    }
+
+    fn forget_extent(&self, _: u64) {}
+}
+
+#[test]
+fn where_the_cache_has_no_room_blocks_go_below_and_their_index_if_it_is_read() {
+    let media = machine(1);
+    let s = space(&media);
+    // What is kept below of those written, and whether the index of the first extent is in the cache.
+    let write = |heirs: &[Heir]| {
+        let cache = Arc::new(Cache::new(CacheOptions { capacity_bytes: 1 << 20, shards: 1 }));
+        (0..8000).for_each(|n| drop(cache.insert(FrameKey::new(1 << 40, n), [0; 200], Priority::Data)));
+        let under = Arc::new(Under::default());
+        cache.set_below(under.clone());
+        let ids = Arc::new(Ids::new(&NextIds::default()));
+        let heirs_of_cache = Heirs::new(cache.clone(), Homes::default(), false, 0);
+        let mut w =
+            RunWriter::new(s.clone(), ids, small_form(), RangeTombstones::default(), heirs_of_cache).unwrap();
+        let blocks = blocks(&small_form(), &keys(900, |_| 1));
+        let count = blocks.len();
+        for (block, heir) in blocks.into_iter().zip(heirs.iter().cycle()) {
+            w.add_block(block, None, *heir).unwrap();
+        }
+        let run = w.finish().unwrap();
+        let first = &run.extents()[0];
+        let has_index = cache.contains(FrameKey::new(first.id.0, first.index.offset));
+        (count, under.0.lock().len(), has_index)
+    };
+    let (count, below, has_index) = write(&[Heir::No, Heir::Below { index: false }]);
+    assert!(count > 20 && below == count / 2 && !has_index, "{below} of {count}, {has_index}");
+    assert_eq!(write(&[Heir::Below { index: true }]), (count, count, true));
+    assert_eq!(write(&[Heir::Yes { below: true }]), (count, count, true));
+    assert_eq!(write(&[Heir::Yes { below: false }, Heir::Index]), (count, 0, true));
 }

@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use super::Share;
+use crate::levels::Heir;
 use terrane_media::sim::{Fault, FaultPlan, OpKind, SimMedia};
 
 use crate::{Db, ErrorKind, Options, ReadOptions, Snapshot, Subtable, SubtableOptions, Tuning};
@@ -84,6 +86,16 @@ fn a_range_that_cannot_be_written_leaves_nothing_behind_and_is_written_later() {
     t.flush().unwrap();
     assert!(contents(&t, ReadOptions::new()) == after);
     assert!(db.check(|_| true).unwrap().is_clean());
+}
+
+#[test]
+fn a_share_is_every_so_many() {
+    let taken = |of| {
+        let mut share = Share { of, due: 0.0 };
+        (0..100).filter(|_| share.heir() != Heir::No).collect::<Vec<_>>()
+    };
+    assert!(taken(0.5).into_iter().eq((1..100).step_by(2)));
+    assert_eq!([0.0, 0.25, 1.0, 7.0].map(|of| taken(of).len()), [0, 25, 100, 100]);
 }
 
 #[test]
