@@ -124,7 +124,7 @@ pub(super) const ALL: &[Figure] = &[
 ];
 
 /// With persistent memory, which is simulated; and the plainest engine with a log, as the reference has it.
-const PM: &str = "terrane-pm";
+pub(super) const PM: &str = "terrane-pm";
 const SKIPLIST: &str = "terrane-skiplist";
 const SMALL: &str = "terrane-skiplist-small";
 

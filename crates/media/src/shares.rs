@@ -216,6 +216,15 @@ mod tests {
         RealMedia::new(RealOptions { flush_threads, ..RealOptions::default() }).unwrap()
     }
 
+    /// A machine whose pool is busy until what comes with it is dropped.
+    fn busy() -> (Arc<dyn Media>, mpsc::Sender<()>) {
+        let media = threads(1);
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        media.spawn(Pool::Flush, "busy", Box::new(move || wait.lock().recv().unwrap_or_default()));
+        (media, go)
+    }
+
     #[test]
     fn idle_threads_take_pieces_at_the_same_time() {
         let media = threads(2);
@@ -230,10 +239,7 @@ mod tests {
 
     #[test]
     fn all_processors_take_pieces_at_the_same_time_whatever_the_pools_do() {
-        let media = threads(1);
-        let (go, wait) = mpsc::channel::<()>();
-        let wait = Mutex::new(wait);
-        media.spawn(Pool::Flush, "busy", Box::new(move || wait.lock().recv().unwrap_or_default()));
+        let (media, go) = busy();
         let processors = std::thread::available_parallelism().unwrap().get();
         let all = Barrier::new(processors);
         let held = Arc::new(());
@@ -254,10 +260,7 @@ mod tests {
 
     #[test]
     fn without_idle_threads_the_caller_does_all_and_late_helpers_hold_nothing() {
-        let media = threads(1);
-        let (go, wait) = mpsc::channel::<()>();
-        let wait = Mutex::new(wait);
-        media.spawn(Pool::Flush, "busy", Box::new(move || wait.lock().recv().unwrap_or_default()));
+        let (media, go) = busy();
         let held = Arc::new(());
         let in_work = held.clone();
         let work = move |n| {

@@ -12,10 +12,10 @@ use crate::Failure;
 use crate::args::ReproArgs;
 use crate::data::Shuffle;
 use crate::report::median;
+use crate::repro::figures::PM;
 use crate::repro::{Line, rows_of, threads as in_words};
 
 const FIGURE: &str = "pm-recovery";
-const PM: &str = "terrane-pm";
 /// Of 16 bytes and 100, as the log's: some 256 MiB.
 const RECORDS: u64 = 2_000_000;
 /// With keys of 8 bytes as long as those are.
@@ -64,7 +64,7 @@ pub(in crate::repro) fn measure(
         let note = format!("{}; {records} records, {} MiB without headers", a.pm_in_words(), bytes >> 20);
         if threads == 1 {
             let row = "opening, and what was committed".to_owned();
-            see(line(FIGURE, row, None, median(found.clone()), "ms", note.clone()))?;
+            see(line(FIGURE, row, None, median(found), "ms", note.clone()))?;
         }
         let row = format!("rebuild, {}", in_words(threads));
         let gib = bytes as f64 / f64::from(1 << 30);

@@ -524,7 +524,7 @@ impl<'a> Merge<'a> {
                 seen.push(SeenBlock { heir, span, bytes, in_target });
             }
         }
-        Seen::new(&seen)
+        Seen::new(seen)
     }
 
     /// Waits for the oldest step and writes its output.

@@ -76,20 +76,21 @@ struct Below<'a> {
 }
 
 impl<'a> Seen<'a> {
-    pub(crate) fn new(blocks: &[SeenBlock<'a>]) -> Self {
-        let is_cached = |block: &&SeenBlock<'a>| matches!(block.heir, Heir::Yes { .. });
-        let below = |in_target| {
-            let is_below = |block: &&SeenBlock<'a>| matches!(block.heir, Heir::Below { .. });
-            let of = || blocks.iter().filter(is_below).filter(move |block| block.in_target == in_target);
-            Below {
-                spans: Warm::new(of().map(|block| block.span).collect()),
-                allowance: of().map(|block| block.bytes as usize).sum(),
+    pub(crate) fn new(blocks: impl IntoIterator<Item = SeenBlock<'a>>) -> Self {
+        let (mut cached, mut below) = (Vec::new(), [(Vec::new(), 0), (Vec::new(), 0)]);
+        for block in blocks {
+            match block.heir {
+                Heir::Yes { .. } => cached.push(block.span),
+                Heir::Below { .. } => {
+                    let (spans, allowance) = &mut below[usize::from(!block.in_target)];
+                    spans.push(block.span);
+                    *allowance += block.bytes as usize;
+                }
+                Heir::Index | Heir::No => {}
             }
-        };
-        Seen {
-            cached: Warm::new(blocks.iter().filter(is_cached).map(|block| block.span).collect()),
-            below: [below(true), below(false)],
         }
+        let below = below.map(|(spans, allowance)| Below { spans: Warm::new(spans), allowance });
+        Seen { cached: Warm::new(cached), below }
     }
 
     /// What becomes of a block of so many bytes from `first` to `last`. Blocks come in ascending order.
@@ -127,7 +128,7 @@ mod tests {
             block(BELOW, (b"a", b"d"), 100, true),
             block(BELOW, (b"k", b"p"), 150, true),
         ];
-        let mut seen = Seen::new(&blocks);
+        let mut seen = Seen::new(blocks);
         let mut heir = |first: &str, last: &str| seen.heir(first.as_bytes(), last.as_bytes(), 100);
         assert_eq!(heir("a", "b"), BELOW);
         assert_eq!(heir("b", "c"), Heir::Yes { below: true }, "the cache comes first");
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn a_wide_block_from_above_takes_nothing_from_those_that_it_is_merged_with() {
         let blocks = [block(BELOW, (b"a", b"z"), 200, false), block(BELOW, (b"x", b"y"), 100, true)];
-        let mut seen = Seen::new(&blocks);
+        let mut seen = Seen::new(blocks);
         let mut heir = |key: &str| seen.heir(key.as_bytes(), key.as_bytes(), 100);
         assert_eq!([heir("b"), heir("c"), heir("d")], [BELOW, BELOW, Heir::No]);
         assert_eq!([heir("x"), heir("y")], [BELOW, Heir::No]);
