@@ -77,6 +77,8 @@ fn open_small(cache_bytes: usize, extent_bytes: usize) -> Result<(tempfile::Temp
     let t = db.create_subtable("t", SubtableOptions::new().compression(Compression::None))?;
     (0..MANY).try_for_each(|i| t.put(&key(i), &[7; 100]))?;
     t.compact()?;
+    // A merge behind the reads would count as theirs.
+    db.wait_idle()?;
     Ok((dir, db, t))
 }
 
@@ -136,6 +138,8 @@ fn open_with_room(cache_bytes: usize) -> Result<(tempfile::TempDir, Db, Subtable
     let t = db.create_subtable("t", SubtableOptions::new().compression(Compression::None))?;
     (0..MANY).try_for_each(|i| t.put(&key(i), &[7; 100]))?;
     t.compact()?;
+    // A merge behind the reads would count as theirs.
+    db.wait_idle()?;
     Ok((dir, db, t))
 }
 
