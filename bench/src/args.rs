@@ -20,7 +20,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Runs workloads on engines, interleaved, round by round
     Run(Box<RunArgs>),
-    /// Measures the figures that Terrane claims, beside what is claimed; all but `counters` and `get-cost` want the peers
+    /// Measures the figures that Terrane claims, beside what is claimed; what is compared with other engines wants
+    /// those built in (`--features peers`), and says so
     Repro(ReproArgs),
     /// One engine, told by the program that started it what to do
     #[command(hide = true)]

@@ -1,7 +1,8 @@
 //! Keys and values: made from numbers, the same for every engine.
 //!
-//! Record `i` has the key `2 i`, big-endian, so that order of numbers is order of keys; odd keys are never written and
-//! serve as the ones that are missing. Or keys are *scattered*: hashes of these numbers, in no order. Values are windows into a pool of which half compresses.
+//! Record `i` has the key `2 i`, big-endian, so that order of numbers is order of keys; odd keys are never written and serve as
+//! the ones that are missing. Or keys are *scattered*: hashes of these numbers, in no order. Values are windows into a pool of
+//! which half compresses.
 
 use terrane_cache::bring_near;
 

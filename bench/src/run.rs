@@ -157,7 +157,7 @@ fn memory_of(a: &RunArgs, entrants: &[Entrant], settings: &Settings) -> Result<O
     }
     let memories = entrants.iter().filter(|e| e.kind.has_memory()).count() as u64;
     // One that is loaded, and one that is filled anew beside it.
-    let bytes = memories * 2 * settings.pm_bytes();
+    let bytes = memories * 2 * settings.pmem().bytes();
     match memories {
         0 => Ok(None),
         _ => Scratch::of_memory(a.pm_dir.as_deref(), a.dir.as_deref(), bytes).map(Some),

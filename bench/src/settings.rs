@@ -1,10 +1,15 @@
 //! What a run asks of every engine alike, and how each engine is set up for it (`peers.toml`).
 
 use serde::{Deserialize, Serialize};
+use terrane::PmemOptions;
 use terrane::media::PmemCost;
+use terrane_format::chain::{ITEM_HEADER, record_len};
 
 use crate::Failure;
 use crate::args::RunArgs;
+
+/// The least that memtables have of a persistent memory.
+const LEAST_PMEM: u64 = 8 << 20;
 
 /// The same for all engines of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -87,9 +92,19 @@ impl Settings {
         }
     }
 
-    /// Bytes of a persistent memory in which memtables have as much room as they have elsewhere.
-    pub(crate) fn pm_bytes(&self) -> u64 {
-        self.memtable_bytes.max(8 << 20) / 7 * 8
+    /// A persistent memory in which memtables have as much room as they have elsewhere; the indexes of their records are in main memory
+    /// beside it.
+    pub(crate) fn pmem(&self) -> PmemOptions {
+        PmemOptions::for_memtables(self.memtable_bytes.max(LEAST_PMEM))
+    }
+
+    /// One in the page cache, which is main memory too: records and their indexes together have as much room as memtables have elsewhere,
+    /// where records are put one by one.
+    pub(crate) fn page_cache(&self) -> PmemOptions {
+        /// What finds a record: `PmemOptions::new` says so of indexes and filters.
+        const INDEX: u64 = 50;
+        let stored = (ITEM_HEADER + record_len(self.key_bytes, self.value_bytes)) as u64;
+        PmemOptions::for_memtables((self.memtable_bytes * stored / (stored + INDEX)).max(LEAST_PMEM))
     }
 
     /// Bytes of each run where they pile up.
@@ -129,6 +144,8 @@ pub(crate) struct RocksDb {
     pub(crate) write_buffers: u64,
     pub(crate) background_jobs: i32,
     pub(crate) dynamic_level_bytes: bool,
+    /// What an opening reads back from the log stays in memtables.
+    pub(crate) avoid_flush_during_recovery: bool,
     pub(crate) direct_io: bool,
     pub(crate) format_version: i32,
     /// Whether they are on also in runs that do not ask for them.

@@ -237,7 +237,7 @@ pub(crate) enum SoakMedium {
 /// Opens the database, with options by seed. What was removed of it is made anew, and nothing else.
 pub(crate) fn open(medium: SoakMedium, dir: &Path, rng: &mut Rng) -> Result<Db, Failure> {
     let lost = !dir.join("pmem").exists();
-    Db::open(dir, options(medium, rng).renew_memory(lost)).map_err(|e| format!("open: {e}").into())
+    Db::open(dir, options(medium, rng).renew_pmem(lost)).map_err(|e| format!("open: {e}").into())
 }
 
 /// Options to open with, by seed: small sizes, so that memtables, segments and extents fill all the time.
@@ -266,7 +266,7 @@ pub(crate) fn options(medium: SoakMedium, rng: &mut Rng) -> Options {
         .zone_bytes(128 << 10)
         .memtable_bytes((bytes / 4) << rng.below(3))
         // The page cache has none.
-        .index_in_memory(rng.one_in(2) && medium != SoakMedium::PageCache);
+        .index_in_pmem(rng.one_in(2) && medium != SoakMedium::PageCache);
     Options::new()
         .medium(match medium {
             SoakMedium::Log => Medium::Log,

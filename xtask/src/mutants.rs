@@ -264,7 +264,7 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/chainlog/src/space.rs",
         old: "*self.lock_sealed() = true;",
         new: "*self.lock_sealed() = false;",
-        tests: &["index_in_memory"],
+        tests: &["index_in_pmem"],
     },
     Mutant {
         name: "a lookup of many does not go on in the block behind",
@@ -276,8 +276,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a commit that closing overtakes is a failure",
         file: "crates/terrane/src/chains/commit/lone.rs",
-        old: "turn = Turn::Closing;",
-        new: "(turn, place) = (Turn::Closing, Err(closing()));",
+        old: "turn = Outcome::Closing;",
+        new: "(turn, place) = (Outcome::Closing, Err(closing()));",
         tests: &["page_cache"],
     },
     Mutant {

@@ -60,8 +60,7 @@ pub(crate) fn workspace() -> Result<Counts, Failure> {
 }
 
 /// Tests of the engine that say nothing of the medium that is tested: they choose their own, or are of the log.
-const OF_ONE_MEDIUM: [&str; 5] =
-    ["damaged_memory", "index_in_memory", "memory", "page_cache", "trailing_log"];
+const OF_ONE_MEDIUM: [&str; 5] = ["damaged_memory", "index_in_pmem", "memory", "page_cache", "trailing_log"];
 
 /// Those that crash and fail in most ways, and some of many threads, are run with memory in the page cache too, ...
 const IN_PAGE_CACHE: [&str; 9] = [

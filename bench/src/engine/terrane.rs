@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 use terrane::{
     Compression, Db, DirectoryKind, Durability, Executor, ExecutorOptions, IndexKind, Isolation, Lane,
-    LockWait, Medium, Options, PmemMode, PmemOptions, ReadOptions, Reader, Simd, Subtable, SubtableOptions,
-    Swizzling, Taken, Transaction, TransactionOptions, Tuning, WriteBatch,
+    LockWait, Medium, Options, PmemMode, ReadOptions, Reader, Simd, Subtable, SubtableOptions, Swizzling,
+    Taken, Transaction, TransactionOptions, Tuning, WriteBatch,
 };
 
 use crate::Failure;
@@ -59,7 +59,10 @@ impl Terrane {
     pub(crate) fn open(job: &Job, s: &Settings) -> Result<Self, Failure> {
         let Job { entrant, dir, .. } = job;
         let (directory, simd, swizzling) = without(entrant.kind);
-        let mut memory = PmemOptions::new(s.pm_bytes());
+        let mut memory = match entrant.kind {
+            Kind::TerranePageCache => s.page_cache(),
+            _ => s.pmem(),
+        };
         if let Some(apart) = job.memory_dir.as_deref().filter(|_| entrant.kind.has_memory()) {
             std::fs::create_dir_all(apart)?;
             memory = memory.path(apart.join("pmem"));
@@ -67,7 +70,7 @@ impl Terrane {
         let medium = match entrant.kind {
             kind if kind.has_memory() => {
                 let has_log = kind == Kind::TerranePmLog;
-                let mut memory = memory.index_in_memory(kind == Kind::TerranePmIndex);
+                let mut memory = memory.index_in_pmem(kind == Kind::TerranePmIndex);
                 if let Some(costs) = s.pm_cost {
                     memory = memory.cost(costs.cost());
                 }

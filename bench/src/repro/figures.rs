@@ -349,7 +349,8 @@ fn heat() -> Vec<Part> {
 /// Records of 24 and 100 bytes, more than four times as much of them as the memory is large, so that it is written out all the time. All engines
 /// fill with the same records, however long it takes them: one that stopped when time is up could have all it has in its memtables still. Updates
 /// go by the clock, on a database that is as large from the start. On whatever disk there is, and in main memory, where what is slow now and
-/// then is no disk.
+/// then is no disk. Records and their indexes together have as much memory as the others' memtables, which is what is given here: records a half
+/// of it where they are small, three quarters where they are large.
 fn page_cache() -> Vec<Part> {
     const PAGE_CACHE: &str = "terrane-page-cache";
     const ENGINES: &str = "--engine terrane,terrane-page-cache,rocksdb";
@@ -364,15 +365,15 @@ fn page_cache() -> Vec<Part> {
         let claims: Vec<Claim> = rows.flat_map(|(w, threads)| of(w, threads)).collect();
         (command_of(ENGINES, &more, &claims), claims)
     };
-    let rows = |value_bytes, fills: u64, records: u64, seconds| {
-        let fill = format!("--records {fills} --value-bytes {value_bytes} --memtable-mib 64");
-        let update = format!(
-            "--records {records} --value-bytes {value_bytes} --memtable-mib 48 --ops 1000000000 --seconds {seconds}"
-        );
-        [run(fill, &[W::Fillrandom]), run(update, &[W::YcsbA, W::YcsbF])]
+    let rows = |value_bytes, fill: (u64, u64), update: (u64, u64), seconds| {
+        let sizes =
+            |(records, mib)| format!("--records {records} --value-bytes {value_bytes} --memtable-mib {mib}");
+        let update = format!("{} --ops 1000000000 --seconds {seconds}", sizes(update));
+        [run(sizes(fill), &[W::Fillrandom]), run(update, &[W::YcsbA, W::YcsbF])]
     };
     let sizes = |seconds| {
-        [rows(8, 13_000_000, 10_000_000, seconds), rows(84, 3_200_000, 4_000_000, seconds)].concat()
+        let small = rows(8, (13_000_000, 112), (10_000_000, 84), seconds);
+        [small, rows(84, (3_200_000, 84), (4_000_000, 64), seconds)].concat()
     };
     let on_disk = sizes(6).into_iter().map(|(command, claims)| Part::Rows { command, claims });
     let in_memory = sizes(3).into_iter().map(|(command, claims)| Part::InMemory { command, claims });
@@ -447,8 +448,8 @@ fn pm_ycsb_40() -> Vec<Part> {
     vec![Part::Rows { command, claims: ycsb_claims().collect() }]
 }
 
-/// A cache of an eighth of the records, and a memory of more than half of them. What A writes takes the memory from the blocks that lie there, and gives
-/// it back when it is written out: how slow the slowest second is tells whether reads collapse then.
+/// A cache of an eighth of the records, and a memory of more than half of them. What A writes takes the memory from the blocks
+/// that lie there, and gives it back when it is written out: how slow the slowest second is tells whether reads collapse then.
 fn pm_cache() -> Vec<Part> {
     let claims = [W::YcsbA, W::YcsbB, W::YcsbC].into_iter().flat_map(|w| {
         [Of::Speed, Of::TailAgainst].map(|of| Claim {

@@ -127,7 +127,8 @@ pub(super) fn write_some_beside(lane: &mut Lane<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Overwrites one record in [`OVERWRITTEN`], anywhere, so that there is something to merge everywhere; then has all merged. Until then the readers are alone.
+/// Overwrites one record in [`OVERWRITTEN`], anywhere, so that there is something to merge everywhere; then has all merged. Until
+/// then the readers are alone.
 pub(super) fn compact_beside(lane: &mut Lane<'_>) -> Result<(), Failure> {
     // First the readers fill the cache.
     let warm = lane.course.began + WARM_UP;

@@ -119,7 +119,12 @@ impl Drop for Wakes {
 /// Runs foreign code on a thread that has more to settle, so a panic in it ends here: the panic hook has reported it, and the outcome is
 /// not changed by it.
 fn guarded(f: impl FnOnce()) {
-    drop(catch_unwind(AssertUnwindSafe(f)));
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
+        // What a panic carries is foreign too.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(again);
+        }
+    }
 }
 
 /// One outcome (a sequence number or an error) that will be known later. Cloning shares it.

@@ -16,8 +16,8 @@ use crate::cache::Cache;
 use crate::frame::{Pin, Priority};
 use crate::key::FrameKey;
 
-/// See the module's head. Called outside of all locks of the cache, by readers on their way under an epoch's guard, and by whoever writes blocks without
-/// one: it must not block on I/O, and must not call into the cache.
+/// See the module's head. Called outside of all locks of the cache, by readers on their way under an epoch's guard, and by
+/// whoever writes blocks without one: it must not block on I/O, and must not call into the cache.
 pub trait Below: fmt::Debug + Send + Sync {
     /// Takes a copy of a frame, or leaves it.
     fn keep(&self, key: FrameKey, bytes: &[u8]);

@@ -38,24 +38,20 @@ pub struct CacheOptions {
     /// Bytes that the cache may hold, bookkeeping included; up to 5 % more while evicted frames wait to be freed. Zero
     /// is legal: nothing is kept. What left others of another size behind lies free beside that ([`CacheStats::free_bytes`]).
     pub capacity_bytes: usize,
-    /// Number of shards, rounded to a power of two within 1..=256. Zero, the default, chooses by capacity and cores.
+    /// Number of shards, rounded to a power of two within 1..=256.
     pub shards: usize,
 }
 
 impl CacheOptions {
-    /// A cache of `capacity_bytes`, everything else left to it.
-    pub fn new(capacity_bytes: usize) -> CacheOptions {
-        CacheOptions { capacity_bytes, shards: 0 }
+    /// A cache of `capacity_bytes` for so many threads at a time: four shards for each of them, if each shard has some memory.
+    pub fn for_processors(capacity_bytes: usize, processors: usize) -> CacheOptions {
+        let wanted = (processors * 4).next_power_of_two();
+        CacheOptions { capacity_bytes, shards: wanted.min((capacity_bytes / SHARD_BYTES).max(1)) }
     }
 
     fn shard_count(&self) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(8, usize::from);
-        let wanted = match self.shards {
-            0 => (cores() * 4).next_power_of_two().min((self.capacity_bytes / SHARD_BYTES).max(1)),
-            n => n,
-        };
         // Down to a power of two.
-        1 << wanted.min(MAX_SHARDS).ilog2()
+        1 << self.shards.clamp(1, MAX_SHARDS).ilog2()
     }
 }
 
@@ -104,7 +100,7 @@ impl CacheStats {
 /// ```
 /// use terrane_cache::{Cache, CacheOptions, FrameKey, Priority};
 ///
-/// let cache = Cache::new(CacheOptions::new(64 << 20));
+/// let cache = Cache::new(CacheOptions::for_processors(64 << 20, 2));
 /// let key = FrameKey::new(12, 65536);
 /// // The fast way first; a miss reads the block, once for all threads that want it.
 /// let first = match cache.with(key, |block| block[0]) {

@@ -6,7 +6,7 @@ use terrane_base::Error;
 use terrane_cache::{Cache, CacheOptions, FrameKey, Pin, Priority};
 
 fn cache(capacity_bytes: usize) -> Cache {
-    Cache::new(CacheOptions::new(capacity_bytes))
+    Cache::new(CacheOptions::for_processors(capacity_bytes, 2))
 }
 
 fn key(n: u64) -> FrameKey {

@@ -9,7 +9,7 @@ const BLOCK: usize = 16 << 10;
 const CAPACITY: usize = 16 << 20;
 
 fn cache(capacity_bytes: usize) -> Cache {
-    Cache::new(CacheOptions::new(capacity_bytes))
+    Cache::new(CacheOptions::for_processors(capacity_bytes, 2))
 }
 
 fn key(part: u16, n: u64) -> FrameKey {

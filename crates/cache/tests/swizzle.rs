@@ -9,7 +9,7 @@ use terrane_cache::{Cache, CacheOptions, FrameKey, Hold, Priority, Slots, Swizzl
 const PARENT: FrameKey = FrameKey::new(7, u32::MAX);
 
 fn cache(capacity_bytes: usize) -> Cache {
-    Cache::new(CacheOptions { capacity_bytes, shards: 0 })
+    Cache::new(CacheOptions::for_processors(capacity_bytes, 2))
 }
 
 fn child(extent: u64, number: u32) -> FrameKey {

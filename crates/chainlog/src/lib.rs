@@ -14,8 +14,8 @@
 //!    anywhere if [`Chain::has_room`] says in its turn that it would need one.)
 //! 2. In its turn (`Ring::reserve_in_turn` of `terrane-commit`) it takes a place in each memtable: [`Chain::assign`]. Turns
 //!    come in the order of the commits, so what lies before an item in its zones is of earlier commits.
-//! 3. It writes its items, in parallel with others ([`Place::write`], [`Place::write_one`]), fences, and tells the memtables' indexes where their records lie
-//!    ([`ChainIndex::insert`]).
+//! 3. It writes its items, in parallel with others ([`Place::write`], [`Place::write_one`]), fences, and tells the memtables'
+//!    indexes where their records lie ([`ChainIndex::insert`]).
 //! 4. Whoever orders has each word point at its item ([`Chain::advance`]), commit by commit, and fences behind each commit. A commit
 //!    that was not written ends this: none behind it is ever committed.
 //!

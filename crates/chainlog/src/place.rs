@@ -62,8 +62,8 @@ impl<'c> Place<'c> {
     /// the latest when the item is told to an index ([`crate::ChainIndex::insert`]).
     ///
     /// # Errors
-    /// [`terrane_base::ErrorKind::InvalidArgument`] if it is not as long as was said, or says what cannot be; what the memory fails with. The chain is
-    /// broken then.
+    /// [`terrane_base::ErrorKind::InvalidArgument`] if it is not as long as was said, or says what cannot be; what the memory
+    /// fails with. The chain is broken then.
     pub fn write(mut self, lsn: Lsn, items: u32, units: u32, mut item: Box<Item>) -> Result<Stored<'c>> {
         let header = self.header(lsn, items, units, item.len(), item.seqs())?;
         let bytes = header.encode(self.chain.salt, self.position);

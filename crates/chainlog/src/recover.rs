@@ -1,8 +1,8 @@
 //! What was committed, after a crash or a close.
 //!
 //! 1. The allocator's words say which zones a memtable has, and in which order.
-//! 2. The words of all memtables say which items are committed; what they say is made durable, for it will be told. Those of the highest LSN are counted: if they are fewer than that commit
-//!    has, it was under way, and each of them is taken back.
+//! 2. The words of all memtables say which items are committed; what they say is made durable, for it will be told. Those of the
+//!    highest LSN are counted: if they are fewer than that commit has, it was under way, and each of them is taken back.
 //! 3. Zones behind the last item of their memtable, and those of memtables that there are not, were opened for what was not
 //!    committed. They are given back before anything is written.
 //!

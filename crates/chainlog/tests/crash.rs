@@ -429,7 +429,7 @@ fn commits_are_whole_or_not_at_all_after_a_crash_at_any_point() {
             }
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64).min(histories);
+    let threads = (terrane_media::processors() as u64).min(histories);
     std::thread::scope(|s| {
         for _ in 0..threads {
             s.spawn(|| {

@@ -56,9 +56,9 @@ pub(crate) struct DbArgs {
     /// Give persistent memory up that is gone, damaged or too full to open, and make a new one with what the log behind it has: the newest commits
     /// may be lost
     #[arg(long)]
-    pub(crate) renew_memory: bool,
-    /// File of the persistent memory: with --medium where a new database has it, without where it is now, if it was moved [default:
-    /// in the database's directory, or where it was]
+    pub(crate) renew_pmem: bool,
+    /// File of the persistent memory: where a new database (--medium) is to have it, or where that of an existing one is now, if it was
+    /// moved; the place is noted [default: pmem in the database's directory, or where it was]
     #[arg(long, value_name = "FILE")]
     pub(crate) pmem: Option<PathBuf>,
 }
@@ -68,7 +68,7 @@ impl DbArgs {
         terrane::Options::new()
             .memtable_bytes(self.memtable_mib << 20)
             .cache_bytes(self.cache_mib << 20)
-            .renew_memory(self.renew_memory)
+            .renew_pmem(self.renew_pmem)
     }
 
     /// Opens a database that must exist.
@@ -83,7 +83,7 @@ impl DbArgs {
     /// Opens it, and says if its memory was given up.
     pub(crate) fn open(&self, options: terrane::Options) -> terrane::Result<terrane::Db> {
         let db = terrane::Db::open(&self.db, options)?;
-        if self.renew_memory && db.stats().pmem_renewed {
+        if self.renew_pmem && db.stats().pmem_renewed {
             eprintln!("terrane: the persistent memory was made anew, with what the log had");
         }
         Ok(db)

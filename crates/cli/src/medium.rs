@@ -8,7 +8,7 @@ use terrane::{Db, Error, ErrorKind, Medium, Options, PmemMode, PmemOptions};
 use crate::Failure;
 use crate::args::DbArgs;
 
-/// Smallest memory that is asked for, in bytes.
+/// The least that memtables may take of a memory that is asked for, in bytes.
 const LEAST: u64 = 8 << 20;
 
 /// Where commits go.
@@ -47,10 +47,11 @@ pub(crate) fn in_words(db: &Db) -> &'static str {
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct MediumArgs {
-    /// Where commits of a new database go: to a log, or to memory, as much of it as memtables may take [default: log]
+    /// Where commits of a new database go. For all but a log a file is made, a seventh larger than --memtable-mib (8 MiB at least); its
+    /// size stays [default: log]
     #[arg(long, value_enum)]
     pub(crate) medium: Option<MediumKind>,
-    /// A log behind the persistent memory of a new database: if the device is lost, --renew-memory has what the log has. (In the page
+    /// A log behind the persistent memory of a new database: if the device is lost, --renew-pmem has what the log has. (In the page
     /// cache there always is one.)
     #[arg(long, requires = "medium")]
     pub(crate) trailing_log: bool,
@@ -68,8 +69,7 @@ pub(crate) struct NewDb<'a> {
 impl MediumArgs {
     /// A memory in this mode.
     fn memory(&self, mode: PmemMode, new: &NewDb<'_>) -> Result<Medium, Failure> {
-        // Memtables may take seven eighths of it.
-        let mut memory = PmemOptions::new(((new.memtable_mib as u64) << 20).max(LEAST) / 7 * 8)
+        let mut memory = PmemOptions::for_memtables(((new.memtable_mib as u64) << 20).max(LEAST))
             .mode(mode)
             .trailing_log(self.trailing_log);
         if let Some(path) = new.at {
@@ -130,7 +130,7 @@ impl MediumArgs {
             });
         };
         let is_none = |e: &Error| e.kind() == ErrorKind::NotFound && e.file() == Some(&*args.db);
-        let db = match args.open(args.options().create_if_missing(false)) {
+        let db = match args.open_existing() {
             Err(e) if is_none(&e) => {
                 return self.create(&NewDb {
                     dir: &args.db,
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn args(dir: &Path, pmem: Option<PathBuf>) -> DbArgs {
-        DbArgs { db: dir.to_owned(), memtable_mib: 8, cache_mib: 8, renew_memory: false, pmem }
+        DbArgs { db: dir.to_owned(), memtable_mib: 8, cache_mib: 8, renew_pmem: false, pmem }
     }
 
     fn new<'a>(dir: &'a Path, at: Option<&'a Path>, options: &'a Options) -> NewDb<'a> {
@@ -238,7 +238,7 @@ mod tests {
         let (db, foreign) = (dir.path().join("db"), dir.path().join("foreign"));
         asked(MediumKind::PageCache).open(&args(&db, None)).unwrap().close().unwrap();
         std::fs::write(&foreign, b"somebody's").unwrap();
-        let wrong = DbArgs { renew_memory: true, ..args(&db, Some(foreign.clone())) };
+        let wrong = DbArgs { renew_pmem: true, ..args(&db, Some(foreign.clone())) };
         let e = wrong.open_existing().map(drop).unwrap_err();
         assert_eq!(e.file(), Some(&*db.join("pmem")), "{e}");
         // Nor is one made at a place that is wrong.
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(std::fs::read(&foreign).unwrap(), b"somebody's");
         // With its own gone it is put aside.
         std::fs::remove_file(db.join("pmem")).unwrap();
-        let wrong = DbArgs { renew_memory: true, ..args(&db, Some(foreign.clone())) };
+        let wrong = DbArgs { renew_pmem: true, ..args(&db, Some(foreign.clone())) };
         wrong.open_existing().unwrap().close().unwrap();
         assert_eq!(std::fs::read(dir.path().join("foreign.lost-0")).unwrap(), b"somebody's");
     }
@@ -275,6 +275,8 @@ mod tests {
         assert!(e.to_string().contains("--pmem"), "{e}");
         assert!(!memory.exists());
         let other = MediumArgs { trailing_log: true, ..asked(MediumKind::Simulated) };
+        // Whoever names the medium may say where it is now as well.
+        asked(MediumKind::Simulated).open(&args(&db, Some(moved.clone()))).unwrap().close().unwrap();
         for pmem in [Some(moved), None] {
             // It is noted.
             args(&db, pmem).open_existing().unwrap().close().unwrap();
@@ -313,8 +315,8 @@ mod tests {
         opened.close().unwrap();
         std::fs::remove_file(&memory).unwrap();
         let e = args(&db, None).open_existing().unwrap_err();
-        assert!(e.to_string().contains("--renew-memory"), "{e}");
-        let renewed = DbArgs { renew_memory: true, ..args(&db, None) }.open_existing().unwrap();
+        assert!(e.to_string().contains("--renew-pmem"), "{e}");
+        let renewed = DbArgs { renew_pmem: true, ..args(&db, None) }.open_existing().unwrap();
         assert_eq!(renewed.subtable("t").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
         renewed.close().unwrap();
     }

@@ -59,6 +59,7 @@ pub(crate) fn to_json(s: &Stats) -> Value {
         "pmem_path": s.pmem_path.as_ref().map(|path| path.to_string_lossy()),
         "pmem_bytes": s.pmem_bytes, "pmem_used": s.pmem_used, "pmem_renewed": s.pmem_renewed, "pmem_log": s.pmem_log, "log_gap": s.log_gap,
         "pmem_index_bytes": s.pmem_index_bytes, "pmem_cache_bytes": s.pmem_cache_bytes, "pmem_cache_hits": s.pmem_cache_hits,
+        "pmem_cache_damaged": s.pmem_cache_damaged,
         "cache_bytes": s.cache_bytes, "cache_capacity": s.cache_capacity,
         "row_cache_bytes": s.row_cache_bytes, "cache_hits": s.cache_hits, "cache_misses": s.cache_misses,
         "log_bytes": s.log_bytes, "durable_lsn": s.durable_lsn,
@@ -95,6 +96,13 @@ pub(crate) fn to_text(s: &Stats) -> String {
             s.pmem_cache_hits,
             memory(mode).1
         );
+        if s.pmem_cache_damaged > 0 {
+            let _ = writeln!(
+                o,
+                "            {} blocks there were damaged: look after that memory",
+                s.pmem_cache_damaged
+            );
+        }
         if let Some(path) = &s.pmem_path {
             let _ = writeln!(o, "            in {}", path.display());
         }
@@ -107,7 +115,10 @@ pub(crate) fn to_text(s: &Stats) -> String {
         bytes(s.cache_bytes),
         bytes(s.cache_capacity)
     );
-    let _ = writeln!(o, "log         {} to replay after a crash", bytes(s.log_bytes));
+    if s.pmem_mode.is_none() || s.pmem_log {
+        let what = if s.pmem_log { "read" } else { "replay" };
+        let _ = writeln!(o, "log         {} to {what} after a crash", bytes(s.log_bytes));
+    }
     let _ = writeln!(o, "data files  {} used of {}", bytes(s.data_used), bytes(s.data_bytes));
     let _ = writeln!(
         o,

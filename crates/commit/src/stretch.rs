@@ -8,7 +8,8 @@
 //! new one there. The old one is whole once everything before the boundary is settled ([`Stretch::is_whole`]).
 //!
 //! # Concurrency
-//! Any number of writers note themselves, one freezer closes. The models are those of [`crate::Pins`]. Who has acquired the settling of an entry sees it noted.
+//! Any number of writers note themselves, one freezer closes. The models are those of [`crate::Pins`]. Who has acquired the
+//! settling of an entry sees it noted.
 
 use terrane_base::sync::atomic::{AtomicU64, Ordering};
 

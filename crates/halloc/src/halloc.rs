@@ -111,9 +111,9 @@ impl Halloc {
     /// objects, and those of mapping the file. Nobody else may have it open: a lock on its file sees to that.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`] if something of it is damaged; [`ErrorKind::InvalidArgument`] if it is another database's; [`ErrorKind::Stale`] if it has another number, if
-    /// the machine stopped while it was open in the page cache, or if a flush of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with
-    /// ([`Media::map_pmem`]).
+    /// [`ErrorKind::Corruption`] if something of it is damaged; [`ErrorKind::InvalidArgument`] if it is another database's;
+    /// [`ErrorKind::Stale`] if it has another number, if the machine stopped while it was open in the page cache, or if a flush
+    /// of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with ([`Media::map_pmem`]).
     pub fn open(media: &dyn Media, path: &Path, mode: PmemMode, uuid: [u8; 16], device: u32) -> Result<Self> {
         Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, 0)
     }

@@ -49,7 +49,10 @@ pub use queued::Queued;
 pub use shares::{in_shares, in_shares_of_all};
 pub use signal::Signal;
 pub use sleeper::Sleeper;
-pub use thread::Thread;
+pub use thread::{Thread, processors};
+
+/// See [`Media::processors`].
+const SIMULATED_PROCESSORS: usize = 2;
 
 /// Alignment that satisfies direct I/O on every device we know: offsets, lengths and addresses in the log and in data
 /// files are multiples of it. Also the unit in which a device is assumed to rewrite a neighbour of a written byte.
@@ -187,6 +190,11 @@ pub trait Media: Send + Sync + Debug + 'static {
     /// The processors on which threads of this process may run, by their numbers. A simulated machine has none.
     fn cores(&self) -> Vec<usize> {
         Vec::new()
+    }
+    /// How many threads run at the same time: what is divided among threads goes by that. On a simulated machine always as many, so that a
+    /// history does not depend on the machine it is simulated on.
+    fn processors(&self) -> usize {
+        SIMULATED_PROCESSORS
     }
     /// Starts a thread for `job` alone, bound to a processor if one is named.
     ///

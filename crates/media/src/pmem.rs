@@ -56,9 +56,10 @@ pub enum PmemMode {
     /// A file on a file system that maps a device itself (`mount -o dax`, on a device that is persistent memory). Refused elsewhere.
     Dax,
     /// Any file, with every instruction that a device would need: for measuring and developing where there is no device. It costs what
-    /// these cost on ordinary memory, and survives what `PageCache` does.
+    /// these cost on ordinary memory. What was stored survives the process; of a power failure nothing is known.
     StandIn,
-    /// Any file. What was stored survives the process; a power failure leaves any of its pages old.
+    /// Any file. What was stored survives the process; a power failure leaves any of its pages old. (A database has a log behind it, which
+    /// survives that.)
     PageCache,
 }
 
@@ -77,8 +78,9 @@ pub trait Pmem: Send + Sync + Debug {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Where it begins: a multiple of 4096. For loads, in rooms that may do without this trait's checks, and for stores to what the caller alone has and no crash needs; it stays mapped as
-    /// long as this value lives, and so do [`READABLE_BEHIND`] bytes behind it.
+    /// Where it begins: a multiple of 4096. For loads, in rooms that may do without this trait's checks, and for stores to what
+    /// the caller alone has and no crash needs; it stays mapped as long as this value lives, and so do [`READABLE_BEHIND`] bytes
+    /// behind it.
     fn base(&self) -> NonNull<u8>;
     /// Copies bytes in and has them written back: they are durable once this thread has fenced.
     ///
@@ -129,14 +131,16 @@ pub trait Pmem: Send + Sync + Debug {
     fn sync(&self) -> Result<()>;
 }
 
-/// Makes the file `path` of `len` bytes, `beginning` and zeros behind it, durably and all at once: after a crash it is there whole or not
-/// at all. All of it is written, so that no store can fail for want of space. Map it with [`Media::map_pmem`]. Until it is whole it is `path.new`.
-/// What an attempt has left there that was cut short is removed: a file that begins with zeros or the same eight bytes, and has nothing in its second and
-/// third sector, one of which is the first that is to be stored to when it is used.
+/// Makes the file `path` of `len` bytes, `beginning` and zeros behind it, durably and all at once: after a crash it is there
+/// whole or not at all. All of it is written, so that no store can fail for want of space. Map it with [`Media::map_pmem`]. Until
+/// it is whole it is `path.new`. What an attempt has left there that was cut short is removed: a file that begins with zeros or
+/// the same eight bytes, and has nothing in its second and third sector, one of which is the first that is to be stored to when
+/// it is used.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`] if there is such a file, or another one of that other name; [`ErrorKind::InvalidArgument`] unless `len` is a positive multiple of 4096 that
-/// has room for the beginning; what the medium fails with.
+/// [`ErrorKind::AlreadyExists`] if there is such a file, or another one of that other name; [`ErrorKind::InvalidArgument`] unless
+/// `len` is a positive multiple of 4096 that has room for the beginning; [`ErrorKind::OutOfSpace`], before anything is written, if there is
+/// no room for it; what the medium fails with.
 pub fn create_pmem(media: &dyn Media, path: &Path, len: usize, beginning: &[u8]) -> Result<()> {
     if len == 0 || !len.is_multiple_of(SECTOR) || beginning.len() > len {
         let what = format!("persistent memory has a positive multiple of {SECTOR} bytes, not {len}");
@@ -148,6 +152,14 @@ pub fn create_pmem(media: &dyn Media, path: &Path, len: usize, beginning: &[u8])
         );
     }
     let unfinished = beside(media, path, ".new", beginning)?;
+    // To find that out by writing would fill the device, and fail whoever else writes to it.
+    let free = media.free_space(path.parent().unwrap_or(Path::new("")))?;
+    if free < len as u64 {
+        let what = format!("a persistent memory of {len} bytes is wanted, and {free} are free");
+        return Err(Error::new(ErrorKind::OutOfSpace, what)
+            .with_file(path)
+            .with_hint("make it smaller, or make room"));
+    }
     let made = fill(media, &unfinished, len, beginning).and_then(|()| media.rename(&unfinished, path));
     if let Err(e) = made {
         // A full device is to have its space back; what matters to the caller is why it failed.

@@ -1,8 +1,9 @@
 //! Work in pieces that the caller does together with whatever threads of a pool are idle.
 //!
-//! The caller takes one piece after the other and asks a pool for helpers who do the same. It never waits for a helper that has not begun:
-//! where the pool is busy, or is the caller's own, it does all of it by itself. A helper takes one piece and queues up again, so that whatever
-//! else the pool has to do has its turn between. Helpers that begin when everything is given out find nothing, and hold nothing of the work meanwhile.
+//! The caller takes one piece after the other and asks a pool for helpers who do the same. It never waits for a helper that has
+//! not begun: where the pool is busy, or is the caller's own, it does all of it by itself. A helper takes one piece and queues up
+//! again, so that whatever else the pool has to do has its turn between. Helpers that begin when everything is given out find
+//! nothing, and hold nothing of the work meanwhile.
 //!
 //! # Concurrency
 //! All of it is under one mutex, taken three times for each piece, which is to be worth far more than that.
@@ -50,7 +51,7 @@ pub fn in_shares_of_all<T: Send + 'static>(
     if media.cores().is_empty() {
         return in_shares(media, (pool, 2), name, pieces, work);
     }
-    let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let processors = media.processors();
     let shared = Shared::new(pieces, work);
     let all = All { media: &**media, shared: &shared };
     let mut threads = Vec::new();
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn all_processors_take_pieces_at_the_same_time_whatever_the_pools_do() {
         let (media, go) = busy();
-        let processors = std::thread::available_parallelism().unwrap().get();
+        let processors = crate::processors();
         let all = Barrier::new(processors);
         let held = Arc::new(());
         let in_work = held.clone();

@@ -53,6 +53,11 @@ pub(crate) fn cores() -> Vec<usize> {
     }
 }
 
+/// How many threads of this process run at the same time, by its processors and by quotas; one at least.
+pub fn processors() -> usize {
+    thread::available_parallelism().map_or_else(|_| cores().len().max(1), usize::from)
+}
+
 fn bind(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no processor {core}")));

@@ -110,8 +110,8 @@ impl MemIndex {
         }
     }
 
-    /// Of an index that is [misled](MemIndex::is_misled), the record of `key` that was found damaged when another version was put beside it. It counts as older
-    /// than all others, and may not be.
+    /// Of an index that is [misled](MemIndex::is_misled), the record of `key` that was found damaged when another version was put
+    /// beside it. It counts as older than all others, and may not be.
     pub fn misplaced(&self, key: &[u8]) -> Option<Record<'_>> {
         match &self.structure {
             Structure::Art(art) => art.misplaced(key),
@@ -254,8 +254,8 @@ impl MemIndex {
         }
     }
 
-    /// What a search for the version of `key` at `snapshot` ends at, or between, whether it is found or not: where records may be damaged, one of these may be
-    /// what was looked for.
+    /// What a search for the version of `key` at `snapshot` ends at, or between, whether it is found or not: where records may be
+    /// damaged, one of these may be what was looked for.
     pub fn ends_of_search(&self, key: &[u8], snapshot: Seq) -> impl Iterator<Item = Record<'_>> {
         let ends = match &self.structure {
             Structure::Art(art) => [art.end_of_search(key), None],

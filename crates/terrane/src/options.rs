@@ -40,7 +40,7 @@ pub struct Options {
     pub(crate) compaction_mode: CompactionMode,
     pub(crate) compaction_devices: Vec<Arc<dyn Device>>,
     pub(crate) medium: Option<Medium>,
-    pub(crate) renew_memory: bool,
+    pub(crate) renew_pmem: bool,
     pub(crate) pmem_path: Option<PathBuf>,
     /// What persistent memory allows a batch, where that is the medium.
     pub(crate) batch_in_memory: Option<u64>,
@@ -66,9 +66,12 @@ pub enum Medium {
     /// A write-ahead log in the database's directory, with memtables in ordinary memory.
     #[default]
     Log,
-    /// Persistent memory, where memtables keep their records, and no log: a commit survives a power failure when it returns, with
-    /// [`Durability::Buffered`] too, and opening needs no replay. In the page cache ([`PmemMode::PageCache`]) it survives the process, and
-    /// a log trails behind for power failures.
+    /// A file of persistent memory, where memtables keep their records. What that promises goes by [`PmemOptions::mode`]:
+    ///
+    /// * [`PmemMode::Dax`]: there is no log, unless [`PmemOptions::trailing_log`] asks for one. A commit survives a power failure when it
+    ///   returns, with [`Durability::Buffered`] too. Opening replays nothing; it builds the indexes of memtables again.
+    /// * [`PmemMode::PageCache`]: as [`Medium::Log`], by a log that trails behind.
+    /// * [`PmemMode::StandIn`]: for development. All commits survive the process, and none a power failure but by a trailing log.
     Pmem(PmemOptions),
 }
 
@@ -151,7 +154,7 @@ impl Default for Options {
             compaction_mode: CompactionMode::Cpu,
             compaction_devices: Vec::new(),
             medium: None,
-            renew_memory: false,
+            renew_pmem: false,
             pmem_path: None,
             batch_in_memory: None,
             tuning: Tuning::default(),
@@ -238,24 +241,28 @@ impl Options {
         self
     }
 
-    /// Whether a persistent memory that is gone or damaged, or has no memtable left that opening needs, is given up, and a new one made in its place, with what the log behind it has
-    /// ([`PmemOptions::trailing_log`]). Default: no. On a device that may lose the newest commits: all those are there for
-    /// which a [`Durability::Sync`] commit or [`crate::Db::sync`] returned, and what there is behind them is a prefix. A memory that is
-    /// whole and has room stays as it is. In the page cache one is given up as well that cannot be read for now. [`crate::Stats::pmem_renewed`] says whether one was made.
+    /// Whether a persistent memory that is gone or damaged, is a copy from before, or has no memtable left that opening needs, is given
+    /// up, and a new one made in its place, with what the log behind it has ([`PmemOptions::trailing_log`]). Default: no. On a device
+    /// that may lose the newest commits: all those are there for which a [`Durability::Sync`] commit or [`crate::Db::sync`] returned, and
+    /// what there is behind them is a prefix. A memory that is whole and has room stays as it is. In the page cache, where a memory that
+    /// is gone or from before is made anew without being asked, one that cannot be read for now is given up as well.
+    /// [`crate::Stats::pmem_renewed`] says whether one was made.
     ///
     /// What lay at its place is put aside, as `NAME.lost-N`, and not removed. Opening fails all the same, and changes nothing, where
-    /// there is no log; where the log lacks what the memory had ([`crate::Stats::log_gap`]); and where the memory is another
-    /// database's; and where the memory still lies at its former place, and is looked for elsewhere.
+    /// there is no log; where the log lacks what the memory had ([`crate::Stats::log_gap`]); where the memory is another database's; and
+    /// where the memory still lies at its former place, and is looked for elsewhere.
     #[must_use]
-    pub fn renew_memory(mut self, yes: bool) -> Self {
-        self.renew_memory = yes;
+    pub fn renew_pmem(mut self, yes: bool) -> Self {
+        self.renew_pmem = yes;
         self
     }
 
-    /// Where the persistent memory of a database that has one is now, if it was moved: absolute, or in the database's directory. Opening notes it for the
-    /// next time. For who leaves [`Options::medium`] as it is, since [`PmemOptions::path`] says it too. Opening fails with
-    /// [`crate::ErrorKind::InvalidArgument`] where the database has no such memory, and with [`crate::ErrorKind::NotFound`] where it does not lie there (in
-    /// the page cache too, where else another one is made) or where there is no database: none is made.
+    /// Where the persistent memory of a database that has one is now, if it was moved: absolute, or in the database's directory. Opening
+    /// notes it for the next time. For who leaves [`Options::medium`] as it is, since [`PmemOptions::path`] says it too.
+    ///
+    /// Opening fails with [`crate::ErrorKind::InvalidArgument`] where the database has no such memory, and where a medium is set as well;
+    /// and with [`crate::ErrorKind::NotFound`] where there is no database, which is not made then, and where the memory does not lie there
+    /// (in the page cache too, where another one is made otherwise), unless [`Options::renew_pmem`] has one made there.
     #[must_use]
     pub fn pmem_path(mut self, path: impl Into<PathBuf>) -> Self {
         self.pmem_path = Some(path.into());
@@ -315,12 +322,18 @@ impl Options {
         self.create_if_missing && self.pmem_path.is_none()
     }
 
+    /// With as many background threads as there are on such a machine, if nobody chose.
+    #[must_use]
+    pub(crate) fn on_processors(mut self, processors: usize) -> Self {
+        if self.background_threads == 0 {
+            self.background_threads = (processors / 2).clamp(1, 8);
+        }
+        self
+    }
+
     /// Compactions (and their tasks) that run at a time.
     pub(crate) fn compaction_jobs(&self) -> usize {
-        match self.background_threads {
-            0 => (std::thread::available_parallelism().map_or(2, |n| n.get()) / 2).clamp(1, 8),
-            n => n,
-        }
+        self.background_threads
     }
 
     /// Threads among which a memtable is divided that is written out.
@@ -368,13 +381,14 @@ impl Options {
 /// When a commit is safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Returns when the commit survives the death of the process; a power failure may take the newest commits, those of some ten seconds at most, but
-    /// always a suffix of them (in persistent memory on a device none). Costs no system call while the log's tail has room. In persistent memory on
-    /// a device it is as `Sync`, unless a log trails behind ([`PmemOptions::trailing_log`]): then `Sync` waits for that too.
+    /// Returns when the commit survives the death of the process; a power failure may take the newest commits, those of some ten seconds
+    /// at most, but always a suffix of them. Costs no system call while the log's tail has room. In persistent memory itself
+    /// ([`PmemMode::Dax`]) a power failure takes none, and this is as `Sync`, unless a log trails behind
+    /// ([`PmemOptions::trailing_log`]): then `Sync` waits for that too.
     #[default]
     Buffered,
-    /// Returns when the commit, and every earlier one, survives a power failure. Costs a share of a device flush. (What [stands for a
-    /// device](crate::PmemMode::StandIn) survives none.)
+    /// Returns when the commit, and every earlier one, survives a power failure. Costs a share of a device flush. (With a
+    /// [stand-in](PmemMode::StandIn) for persistent memory only what a log behind it has survives one.)
     Sync,
 }
 

@@ -1,19 +1,20 @@
 //! A crash at every I/O call of a history, of every kind; a crash while that is recovered from; and life afterwards.
 //!
-//! Each history runs on a simulated machine from its first call to its last. Before every call that changes something a
-//! picture of the machine is kept; stores to persistent memory and fences are such calls. Each picture is made into the machine that
-//! comes up after each kind of crash; the database is opened there, compared with the model, checked, written to, and opened once more.
-//! A power failure leaves one of many states of persistent memory on a device: as many of them as are asked for are taken besides, all if they are
-//! fewer, else some by seed. Behind a power failure all that is there is certain: of machines that have the same then, and of which the same is expected,
-//! one is tried.
+//! Each history runs on a simulated machine from its first call to its last. Before every call that changes something a picture
+//! of the machine is kept; stores to persistent memory and fences are such calls. Each picture is made into the machine that
+//! comes up after each kind of crash; the database is opened there, compared with the model, checked, written to, and opened once
+//! more. A power failure leaves one of many states of persistent memory on a device: as many of them as are asked for are taken
+//! besides, all if they are fewer, else some by seed. Behind a power failure all that is there is certain: of machines that have
+//! the same then, and of which the same is expected, one is tried.
 //!
 //! The quick form takes the kinds in turn, and in persistent memory every fence and some of the stores. The long form:
-//! `TERRANE_CRASH_EXHAUSTIVE=1` takes every kind at every call, `TERRANE_CRASH_STATES` says how many states, `TERRANE_CRASH_STRIDE`
-//! takes one call in so many but every fence, `TERRANE_CRASH_OPS` sets how long histories are, `TERRANE_CRASH_SEEDS` how many, `TERRANE_CRASH_FIRST` the first seed,
-//! `TERRANE_CRASH_ROUNDS` how many crashes of each kind are made of a picture, `TERRANE_CRASH_NESTED` after how many
-//! crashes each one is crashed again while it recovers, `TERRANE_DISTINCT` how many different images there have to be. `TERRANE_CRASH_AT` looks at one call alone. A failure names its
-//! seed and call: `TERRANE_CRASH_FIRST=seed TERRANE_CRASH_SEEDS=1 TERRANE_CRASH_AT=call TERRANE_CRASH_EXHAUSTIVE=1`
-//! and the same length and medium repeat it.
+//! `TERRANE_CRASH_EXHAUSTIVE=1` takes every kind at every call, `TERRANE_CRASH_STATES` says how many states,
+//! `TERRANE_CRASH_STRIDE` takes one call in so many but every fence, `TERRANE_CRASH_OPS` sets how long histories are,
+//! `TERRANE_CRASH_SEEDS` how many, `TERRANE_CRASH_FIRST` the first seed, `TERRANE_CRASH_ROUNDS` how many crashes of each kind are
+//! made of a picture, `TERRANE_CRASH_NESTED` after how many crashes each one is crashed again while it recovers,
+//! `TERRANE_DISTINCT` how many different images there have to be. `TERRANE_CRASH_AT` looks at one call alone. A failure names its
+//! seed and call: `TERRANE_CRASH_FIRST=seed TERRANE_CRASH_SEEDS=1 TERRANE_CRASH_AT=call TERRANE_CRASH_EXHAUSTIVE=1` and the same
+//! length and medium repeat it.
 
 #![allow(clippy::disallowed_methods, reason = "a test may start threads and look at the clock")]
 

@@ -86,7 +86,12 @@ fn the_medium_is_the_one_that_the_database_was_created_with() {
         let media = SimMedia::new(4);
         open(&media, &tiny_without_medium().medium(Medium::Pmem(memory))).unwrap_err().kind()
     };
-    assert_eq!(absurd(PmemOptions::new(1000)), ErrorKind::InvalidArgument);
+    for bytes in [1000, (16 << 40) + 1, u64::MAX] {
+        assert_eq!(absurd(PmemOptions::new(bytes)), ErrorKind::InvalidArgument);
+    }
+    assert_eq!(absurd(PmemOptions::for_memtables(u64::MAX)), ErrorKind::InvalidArgument);
+    // More than there is room for: nothing is written to find that out.
+    assert_eq!(absurd(PmemOptions::new(16 << 40)), ErrorKind::OutOfSpace);
     assert_eq!(absurd(PmemOptions::new(8 << 20).zone_bytes(1000)), ErrorKind::InvalidArgument);
 }
 
@@ -122,7 +127,7 @@ fn the_first_opening_may_fail_and_the_next_want_another_medium() {
             if let Some(kind) = crash {
                 media = media.image().crash(kind, 3);
             }
-            let only_if_made = tiny_without_medium().create_if_missing(false).renew_memory(true);
+            let only_if_made = tiny_without_medium().create_if_missing(false).renew_pmem(true);
             let copy = media.image().crash(CrashKind::Process, 0);
             let db = match open(&copy, &only_if_made) {
                 Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -309,7 +314,7 @@ fn memtables_may_be_kept_from_most_of_it_and_so_is_what_an_opening_takes_from_th
     let (rows, image) = largest.unwrap();
     let media = image.crash(CrashKind::Process, 1);
     media.remove_file(&Path::new(DIR).join("pmem")).unwrap();
-    let db = open(&media, &tiny_without_medium().renew_memory(true)).unwrap();
+    let db = open(&media, &tiny_without_medium().renew_pmem(true)).unwrap();
     let stats = db.stats();
     assert!(stats.pmem_renewed && stats.memtable_bytes <= most + 4 * ZONE, "{most}, {stats:?}");
     let found: u64 =
@@ -547,13 +552,13 @@ fn a_memory_that_cannot_be_renewed_here_can_be_elsewhere() {
             all.collect::<std::collections::BTreeSet<_>>()
         };
         let before = names();
-        match Db::open(&db, options(PmemMode::Dax).renew_memory(true)) {
+        match Db::open(&db, options(PmemMode::Dax).renew_pmem(true)) {
             // Temporary files lie on a device that is mapped directly.
             Ok(_) => return,
             Err(e) => assert_eq!((e.kind(), e.file()), (ErrorKind::Unsupported, Some(&*memory)), "{e}"),
         }
         assert_eq!(names(), before);
-        let opened = Db::open(&db, options(PmemMode::StandIn).renew_memory(true)).unwrap();
+        let opened = Db::open(&db, options(PmemMode::StandIn).renew_pmem(true)).unwrap();
         assert!(opened.stats().pmem_renewed);
         assert_eq!(opened.subtable("t").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
         opened.close().unwrap();
@@ -729,7 +734,7 @@ fn what_stands_for_a_device_is_refused_after_the_machine_stopped_unless_it_was_c
     }
     for kind in [CrashKind::PowerLost, CrashKind::PowerKept, CrashKind::PowerTorn, CrashKind::PowerWords] {
         let media = running.crash(kind, 1);
-        for wanted in [tiny_without_medium(), tiny_without_medium().renew_memory(true)] {
+        for wanted in [tiny_without_medium(), tiny_without_medium().renew_pmem(true)] {
             let e = open(&media, &wanted).map(drop).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::Stale, "{kind:?}: {e}");
             assert!(e.file().is_some_and(|f| f.ends_with("pmem")) && e.hint().is_some(), "{e}");

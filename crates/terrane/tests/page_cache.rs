@@ -33,7 +33,7 @@ fn what_is_no_memory_is_not_put_aside_for_a_new_database() {
             for renew in [false, true] {
                 let db = dir.path().join(format!("{mode:?}{n}{renew}"));
                 let memory = tiny_memory().mode(mode).path(path);
-                let options = without_medium().medium(Medium::Pmem(memory)).renew_memory(renew);
+                let options = without_medium().medium(Medium::Pmem(memory)).renew_pmem(renew);
                 let e = Db::open(&db, options).unwrap_err();
                 let hint = e.hint().unwrap_or_default();
                 assert!(hint.contains("--pmem") && !hint.contains("renew"), "{e}");
@@ -54,7 +54,7 @@ fn what_is_no_memory_is_not_put_aside_for_a_new_database() {
     Db::open(&db, without_medium().medium(Medium::Pmem(memory))).unwrap().close().unwrap();
     std::fs::remove_file(db.join("pmem")).unwrap();
     std::fs::create_dir(db.join("pmem")).unwrap();
-    let e = Db::open(&db, without_medium().renew_memory(true)).unwrap_err();
+    let e = Db::open(&db, without_medium().renew_pmem(true)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
     std::fs::remove_dir(db.join("pmem")).unwrap();
     Db::open(&db, without_medium()).unwrap().close().unwrap();
@@ -77,7 +77,7 @@ fn what_is_damaged_is_taken_away_where_there_is_no_room_for_both() {
     memory.sync().unwrap();
     drop(memory);
     media.set_capacity(Some(media.used_bytes() + (600 << 10)));
-    let renewing = without_medium().renew_memory(true);
+    let renewing = without_medium().renew_pmem(true);
     let e = open(&media, &renewing).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::OutOfSpace);
     assert!(e.hint().is_some_and(|hint| hint.contains("take the old one")), "{e}");
@@ -193,8 +193,9 @@ fn a_file_that_fails_while_it_is_opened_is_made_anew() {
     for (n, kind) in (0..6).flat_map(|n| [(n, OpKind::Sync), (n, OpKind::Read), (n, OpKind::Look)]) {
         let media = image.crash(CrashKind::Process, 5);
         media.set_fault(Some(fails(n, kind)));
-        // A flush that fails says for ever that the memory is of no use. What cannot be read may be readable another time: who asks for it gives it up.
-        let db = open(&media, &without_medium().renew_memory(kind != OpKind::Sync)).unwrap();
+        // A flush that fails says for ever that the memory is of no use. What cannot be read may be readable another time: who
+        // asks for it gives it up.
+        let db = open(&media, &without_medium().renew_pmem(kind != OpKind::Sync)).unwrap();
         failed += u64::from(media.faults_hit() > 0);
         assert!(db.stats().pmem_renewed || media.faults_hit() == 0, "{n} {kind:?}");
         assert_eq!(prefix(&db), 300);

@@ -91,8 +91,8 @@ fn a_device_that_is_lost_leaves_what_the_log_has() {
         remove_memory(&media);
         let e = open(&media, &without_medium()).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
-        assert!(e.hint().is_some_and(|h| h.contains("renew_memory")), "{e}");
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        assert!(e.hint().is_some_and(|h| h.contains("renew_pmem")), "{e}");
+        let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
         assert!(db.stats().pmem_renewed);
         let kept = prefix(&db);
         assert!((60..=100).contains(&kept), "{kept}, {kind:?}");
@@ -103,7 +103,7 @@ fn a_device_that_is_lost_leaves_what_the_log_has() {
         drop(db);
         media.shutdown();
         let media = again.crash(CrashKind::PowerLost, seed);
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
         assert!(!db.stats().pmem_renewed, "it is whole");
         assert_eq!(prefix(&db), kept + 20);
         db.close().unwrap();
@@ -112,7 +112,7 @@ fn a_device_that_is_lost_leaves_what_the_log_has() {
     // The process alone died: the log's tail has all.
     let media = image.crash(CrashKind::Process, 1);
     remove_memory(&media);
-    let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+    let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
     assert_eq!(prefix(&db), 100);
     db.close().unwrap();
 }
@@ -151,7 +151,7 @@ fn with_a_gap_the_log_alone_is_not_taken_for_the_database() {
         let away = Path::new(DIR).join("away");
         media.rename(&memory_file(), &away).unwrap();
         for renew in [true, false, true] {
-            let e = open(&media, &without_medium().renew_memory(renew)).unwrap_err();
+            let e = open(&media, &without_medium().renew_pmem(renew)).unwrap_err();
             let kind = if renew { ErrorKind::Corruption } else { ErrorKind::NotFound };
             assert_eq!((e.kind(), e.to_string().contains("lacks")), (kind, renew), "{e}");
             assert!(!media.exists(&memory_file()).unwrap(), "nothing is changed");
@@ -162,12 +162,12 @@ fn with_a_gap_the_log_alone_is_not_taken_for_the_database() {
         damaged.read_at(&mut first, 0).unwrap();
         damaged.write_at(b"garbage!", 0).unwrap();
         media.rename(&away, &memory_file()).unwrap();
-        let e = open(&media, &without_medium().renew_memory(true)).unwrap_err();
+        let e = open(&media, &without_medium().renew_pmem(true)).unwrap_err();
         assert!(e.to_string().contains("lacks"), "{e}");
         // The device is there again.
         damaged.write_at(&first, 0).unwrap();
         drop(damaged);
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
         assert!(!db.stats().pmem_renewed);
         assert_eq!(prefix(&db), 100);
         db.sync().unwrap();
@@ -244,7 +244,7 @@ fn with_many_subtables_it_opens_after_a_power_failure_and_mends_the_log() {
         media.shutdown();
         let media = image.crash(CrashKind::PowerLost, seed);
         remove_memory(&media);
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
         // Of the log alone.
         check_all_subtables(&db, made);
         db.close().unwrap();
@@ -264,9 +264,9 @@ fn with_many_subtables_it_opens_after_the_process_died_in_a_batch_to_many() {
             Ok(db) => db,
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::OutOfSpace, "{stop}: {e}");
-                assert!(e.hint().is_some_and(|hint| hint.contains("renew_memory")), "{stop}: {e}");
+                assert!(e.hint().is_some_and(|hint| hint.contains("renew_pmem")), "{stop}: {e}");
                 refused += 1;
-                let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+                let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
                 assert!(
                     db.stats().pmem_renewed && media.exists(&memory_file().with_extension("lost-0")).unwrap()
                 );
@@ -284,7 +284,7 @@ fn without_its_memory(image: &Image, rows: u64) {
     for kind in [CrashKind::Process, CrashKind::PowerLost] {
         let media = image.crash(kind, 1);
         remove_memory(&media);
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
         assert_eq!(prefix(&db), rows, "{kind:?}");
         db.close().unwrap();
     }
@@ -333,10 +333,10 @@ fn a_memory_is_given_up_for_its_own_database_alone_and_where_it_was() {
     put(&db, 0..10, Durability::Buffered);
     db.close().unwrap();
     // By a slip, what another one has open.
-    let e = open(&media, &elsewhere("/pm-other").renew_memory(true)).unwrap_err();
+    let e = open(&media, &elsewhere("/pm-other").renew_pmem(true)).unwrap_err();
     assert_eq!((e.kind(), e.file()), (ErrorKind::Locked, Some(Path::new("/pm-other"))), "{e}");
     // By another one, where nothing is.
-    let e = open(&media, &elsewhere("/pm-new").renew_memory(true)).unwrap_err();
+    let e = open(&media, &elsewhere("/pm-new").renew_pmem(true)).unwrap_err();
     assert_eq!((e.kind(), e.file()), (ErrorKind::InvalidArgument, Some(Path::new("/pm"))), "{e}");
     let db = open(&media, &without_medium()).unwrap();
     assert_eq!(prefix(&db), 10);
@@ -345,14 +345,14 @@ fn a_memory_is_given_up_for_its_own_database_alone_and_where_it_was() {
     drop(t);
     other.close().unwrap();
     // Nobody has it open, and it is still another's.
-    let e = open(&media, &elsewhere("/pm-other").renew_memory(true)).unwrap_err();
+    let e = open(&media, &elsewhere("/pm-other").renew_pmem(true)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
     // What is damaged is put aside, and what was put aside stays.
     for round in 0..3 {
         let file = media.open(Path::new("/pm"), WRITE).unwrap();
         file.write_at(b"garbage!", 0).unwrap();
         drop(file);
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
         assert!(db.stats().pmem_renewed);
         assert_eq!(prefix(&db), 10);
         db.close().unwrap();
@@ -365,7 +365,7 @@ fn a_memory_is_given_up_for_its_own_database_alone_and_where_it_was() {
 fn an_opening_that_is_cut_off_can_be_done_again() {
     let image = running(60, 100);
     for lost in [false, true] {
-        let options = without_medium().renew_memory(lost);
+        let options = without_medium().renew_pmem(lost);
         let mut kept = None;
         for stop in 0.. {
             let media = image.crash(CrashKind::PowerLost, 3);
@@ -395,7 +395,7 @@ fn an_opening_that_is_cut_off_can_be_done_again() {
             {
                 let media = image.crash(kind, stop);
                 if let Err(e) = open(&image.crash(kind, stop), &without_medium()) {
-                    assert!(lost && e.hint().is_some_and(|hint| hint.contains("renew_memory")), "{e}");
+                    assert!(lost && e.hint().is_some_and(|hint| hint.contains("renew_pmem")), "{e}");
                 }
                 let db = open(&media, &options).unwrap();
                 assert_eq!(prefix(&db), rows, "{kind:?} at {stop}, lost: {lost}");
@@ -475,7 +475,7 @@ fn a_log_is_there_from_the_beginning_or_never() {
         assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
         open(&media, &first).unwrap().close().unwrap();
         // Nothing is lost: nothing is made anew.
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
         assert!(!db.stats().pmem_renewed);
         db.close().unwrap();
     }
@@ -483,6 +483,6 @@ fn a_log_is_there_from_the_beginning_or_never() {
     let media = SimMedia::new(8);
     open(&media, &plain()).unwrap().close().unwrap();
     remove_memory(&media);
-    let e = open(&media, &without_medium().renew_memory(true)).unwrap_err();
+    let e = open(&media, &without_medium().renew_pmem(true)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
 }

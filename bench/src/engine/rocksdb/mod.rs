@@ -96,6 +96,7 @@ fn options(s: &Settings, form: &RocksDbForm<'_>) -> Result<Options, Failure> {
     o.set_max_write_buffer_number(i32::try_from(own.write_buffers)?);
     o.set_max_background_jobs(own.background_jobs);
     o.set_level_compaction_dynamic_level_bytes(own.dynamic_level_bytes);
+    o.set_avoid_flush_during_recovery(own.avoid_flush_during_recovery);
     o.set_compression_type(DBCompressionType::None);
     if s.compression == Compression::Zstd {
         // As in Terrane: what is hot and short-lived stays as it is.

@@ -76,7 +76,7 @@ fn in_the_page_cache_there_is_four_times_what_the_memory_holds_and_a_filling_wri
     let runs = runs(named("page-cache").unwrap());
     for (args, _) in &runs {
         let s = Settings::new(args);
-        assert!(s.records * s.record_bytes() >= 4 * s.pm_bytes(), "{} records", s.records);
+        assert!(s.records * s.record_bytes() >= 4 * s.page_cache().bytes(), "{} records", s.records);
         let fills = args.workload == [W::Fillrandom];
         assert_eq!(fills, args.seconds.is_none() && args.ops.is_none());
     }

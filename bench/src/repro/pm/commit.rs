@@ -1,18 +1,20 @@
-//! `pm-commit`: commits of small records in persistent memory, without an index, as their number of records grows, and with it that of
-//! threads.
+//! `pm-commit`: commits of small records in persistent memory, as their number of records grows, and with it that of threads: by the parts
+//! that store and order them, without an index, and through the whole engine, which has one.
 
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use terrane::media::PmemMode;
-use terrane_format::chain::record_len;
+use terrane::{Db, Durability, Medium, Options, PmemOptions, SubtableOptions, WriteBatch};
+use terrane_format::chain::{ITEM_HEADER, record_len};
 
 use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, batches, line, part, scaled, together};
 use crate::Failure;
 use crate::args::ReproArgs;
 use crate::report::median;
 use crate::repro::{Line, threads as in_words};
+use crate::scratch::Scratch;
 use crate::settings::PmCost;
 
 const FIGURE: &str = "pm-commit";
@@ -74,7 +76,64 @@ pub(in crate::repro) fn measure(
         let row = format!("{BATCH} records a commit: most threads");
         see(line(FIGURE, row, Some(KEPT), last(&by_threads), "of the best", what.to_owned()))?;
     }
-    with_costs(a, PmCost::Optane, records, see)
+    with_costs(a, PmCost::Optane, records, see)?;
+    through_engine(a, records, see)
+}
+
+/// Commits of all threads through the whole engine, to a subtable whose memtable has room for all of them.
+fn through_engine(
+    a: &ReproArgs,
+    records: u64,
+    see: &mut dyn FnMut(Line) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut rounds = vec![Vec::new(); BATCHES.len()];
+    for _ in 0..ROUNDS {
+        for (batch, rounds) in BATCHES.iter().zip(&mut rounds) {
+            rounds.push(run_engine(a, of_batch(records, *batch), *batch)?);
+        }
+    }
+    let measured: Vec<Measured> = rounds.iter().map(|r| medians(r)).collect();
+    for (batch, (speed, p99)) in BATCHES.iter().zip(&measured) {
+        let row = format!("{ALL_THREADS} threads, {batch} records a commit, whole engine");
+        let what = a.pm_and_instructions();
+        see(line(FIGURE, row.clone(), None, speed / 1e6, "M records/s", format!("p99 {p99:.1} us; {what}")))?;
+        if *batch > 1 {
+            see(line(FIGURE, row, None, speed / measured[0].0, "x one record", what.to_owned()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Records per second, and how long a commit takes, of a new database.
+fn run_engine(a: &ReproArgs, records: u64, batch: usize) -> Result<Measured, Failure> {
+    // A memtable freezes at half of what memtables may take.
+    let stored = records * (record_len(KEY_BYTES, VALUE_BYTES) + ITEM_HEADER) as u64;
+    let bytes = (3 * stored).max(64 << 20);
+    let dir = match a.pm_mode() {
+        PmemMode::Dax => Scratch::of_memory(a.pm_dir.as_deref(), None, bytes)?,
+        _ => Scratch::of_memory(None, a.dir.as_deref(), bytes)?,
+    };
+    let apart = Scratch::new(a.dir.as_deref())?;
+    let memory = PmemOptions::new(bytes).path(dir.path().join("pmem")).mode(a.pm_mode());
+    let db = Db::open(apart.path().join("db"), Options::new().medium(Medium::Pmem(memory)))?;
+    let table = db.create_subtable("t", SubtableOptions::new())?;
+    let (to_db, to_table) = (&db, &table);
+    let measured = timed(records, batch, ALL_THREADS, || {
+        move |numbers: &[u64]| {
+            let mut commit = WriteBatch::new();
+            for number in numbers {
+                commit.put(to_table, &number.to_be_bytes(), &[b'v'; VALUE_BYTES])?;
+            }
+            to_db.write(commit, Durability::Buffered)?;
+            Ok(())
+        }
+    })?;
+    if db.stats().flushes > 0 {
+        return Err("a memtable was written out: what it took is not what this says".into());
+    }
+    drop(table);
+    db.close()?;
+    Ok(measured)
 }
 
 /// The same in a memory that takes as long as a device.
@@ -109,27 +168,44 @@ fn all(memory: &Memory, records: u64, points: &[(usize, u64)]) -> Result<Vec<Mea
     let mut rounds = vec![Vec::new(); points.len()];
     for _ in 0..ROUNDS {
         for ((batch, threads), rounds) in points.iter().zip(&mut rounds) {
-            // A commit of one record takes as long as one of many.
-            let records = if *batch < 10 { records / 10 } else { records };
             let store = Store::create(&space, Nodes::Dram, VALUE_BYTES, false)?;
-            rounds.push(run(&store, records, *batch, *threads)?);
+            let measured = timed(of_batch(records, *batch), *batch, *threads, || {
+                let (store, mut hand) = (&store, Hand::new());
+                move |numbers: &[u64]| store.commit(&mut hand, numbers).map(drop)
+            })?;
+            rounds.push(measured);
             store.release()?;
         }
     }
-    let of = |r: &Vec<Measured>, which: fn(&Measured) -> f64| median(r.iter().map(which).collect());
-    Ok(rounds.iter().map(|r| (of(r, |m| m.0), of(r, |m| m.1))).collect())
+    Ok(rounds.iter().map(|r| medians(r)).collect())
 }
 
-fn run(store: &Store, records: u64, batch: usize, threads: u64) -> Result<Measured, Failure> {
+/// Of so many records as many as a measurement with commits of `batch` has: one of one record takes as long as one of many.
+fn of_batch(records: u64, batch: usize) -> u64 {
+    if batch < 10 { records / 10 } else { records }
+}
+
+fn medians(rounds: &[Measured]) -> Measured {
+    let of = |which: fn(&Measured) -> f64| median(rounds.iter().map(which).collect());
+    (of(|m| m.0), of(|m| m.1))
+}
+
+/// Threads that commit so many records between them, `batch` at a time; `committer` makes what a thread commits with.
+fn timed<C: FnMut(&[u64]) -> Result<(), Failure>>(
+    records: u64,
+    batch: usize,
+    threads: u64,
+    committer: impl Fn() -> C + Sync,
+) -> Result<Measured, Failure> {
     let all = Mutex::new(Histogram::<u64>::new(3)?);
     let seconds = together(threads, |t| {
-        let (mut hand, mut numbers) = (Hand::new(), Vec::with_capacity(batch));
+        let (mut commit, mut numbers) = (committer(), Vec::with_capacity(batch));
         let mut latencies = Histogram::<u64>::new(3)?;
         for places in batches(part(records, t, threads), batch as u64) {
             numbers.clear();
             numbers.extend(places);
             let began = Instant::now();
-            store.commit(&mut hand, &numbers)?;
+            commit(&numbers)?;
             latencies.record(began.elapsed().as_nanos() as u64)?;
         }
         all.lock().add(&latencies)?;

@@ -8,7 +8,7 @@ use terrane_base::MemoryBudget;
 use terrane_chainlog::Space;
 use terrane_format::Kind;
 use terrane_format::chain::record_len;
-use terrane_memindex::{IndexKind, MemIndex};
+use terrane_memindex::{IndexKind, MemIndex, Record};
 
 use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, batches, line, part, scaled, together};
 use crate::Failure;
@@ -73,6 +73,15 @@ impl Table {
         match self {
             Table::Skiplist(index) => index,
             Table::Spm(store) => store.memtable.index(),
+        }
+    }
+
+    /// Has what was found held against its checksum, as whoever reads a record of persistent memory has. (The skiplist's are in ordinary
+    /// memory, and have none.)
+    fn verify(&self, found: &Record<'_>) -> Result<(), Failure> {
+        match self {
+            Table::Skiplist(_) => Ok(()),
+            Table::Spm(store) => Ok(store.memtable.verify(found)?),
         }
     }
 
@@ -170,6 +179,7 @@ fn round(table: &Table, records: u64, threads: u64, in_order: bool) -> Result<Ve
         for _ in part(records, t, threads) {
             let key = random.below(records).to_be_bytes();
             let found = table.index().get(&key, newest).ok_or("a record is missing")?;
+            table.verify(&found)?;
             black_box(found.value.first());
         }
         Ok(())
@@ -180,6 +190,7 @@ fn round(table: &Table, records: u64, threads: u64, in_order: bool) -> Result<Ve
         cursor.seek(&places.start.to_be_bytes());
         for _ in places {
             let found = cursor.version(newest).ok_or("a record is missing")?;
+            table.verify(&found)?;
             black_box((found.key.first(), found.value.first()));
             cursor.next();
         }

@@ -1,5 +1,6 @@
 //! What the figures of persistent memory share: a file that is mapped as such, and one memtable in it to which any number of threads
-//! commit, as the engine's leaders do: in turns, each its own item, ordered by whoever comes upon it.
+//! commit, as the engine's leaders do: in turns, each its own item, ordered by whoever comes upon it. (Each sets a zone aside, as the
+//! engine's do for large commits and where zones are scarce.)
 
 pub(super) mod commit;
 pub(super) mod growth;
@@ -47,9 +48,9 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// One with room for a memtable of so many bytes of records, for its index, and for a zone that each thread sets aside. On a device where there is
-    /// one; what stands for one is in main memory where there is room, and has its `costs` too if that is wanted; what is in the page
-    /// cache belongs on a disk.
+    /// One with room for a memtable of so many bytes of records, for its index, and for a zone that each thread sets aside. On a
+    /// device where there is one; what stands for one is in main memory where there is room, and has its `costs` too if that is
+    /// wanted; what is in the page cache belongs on a disk.
     pub(super) fn create(
         a: &ReproArgs,
         mode: PmemMode,

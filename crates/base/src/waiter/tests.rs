@@ -124,10 +124,22 @@ fn a_dropped_settler_tells_its_waiter() {
 
 #[test]
 fn a_panicking_callback_stops_neither_the_settler_nor_the_outcome() {
-    let c = Completion::new();
-    c.register(Waiter::Callback(Box::new(|_| panic!("a host's bug, on purpose"))));
-    c.settle(Ok(9));
-    assert_eq!(c.wait().unwrap(), 9);
+    struct Worse;
+    impl Drop for Worse {
+        fn drop(&mut self) {
+            panic!("a worse one, on purpose");
+        }
+    }
+    let hosts: [Waiter; 2] = [
+        Waiter::Callback(Box::new(|_| panic!("a host's bug, on purpose"))),
+        Waiter::Callback(Box::new(|_| std::panic::panic_any(Worse))),
+    ];
+    for host in hosts {
+        let c = Completion::new();
+        c.register(host);
+        c.settle(Ok(9));
+        assert_eq!(c.wait().unwrap(), 9);
+    }
 }
 
 #[test]

@@ -116,8 +116,8 @@ mod tests {
         builder.finish().bytes
     }
 
-    /// Of how many in a hundred of a block's keys the inner node, the offset, and the leaf with the record are foreseen. The index has the first keys of three blocks,
-    /// of which this is the second.
+    /// Of how many in a hundred of a block's keys the inner node, the offset, and the leaf with the record are foreseen. The
+    /// index has the first keys of three blocks, of which this is the second.
     fn hits(numbers: &[u64], beyond: u64) -> [usize; 3] {
         let bytes = block(numbers, 8, BlockForm::default());
         let heads =

@@ -63,8 +63,9 @@ impl Mapped {
     /// memory is to need nothing of the file system to be durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where that cannot be; [`ErrorKind::Corruption`] if the memory is damaged; [`ErrorKind::Io`] if the process may not have
-    /// as many addresses, or some of it cannot be brought in: the file is shorter, its device cannot be read, or there is no memory for it.
+    /// [`ErrorKind::Unsupported`] where that cannot be; [`ErrorKind::Corruption`] if the memory is damaged; [`ErrorKind::Io`] if
+    /// the process may not have as many addresses, or some of it cannot be brought in: the file is shorter, its device cannot be
+    /// read, or there is no memory for it.
     pub(super) fn new(file: impl AsFd, path: &Path, len: usize, behind: usize, synced: bool) -> Result<Self> {
         let room =
             len.checked_add(behind).and_then(|len| Mapping::readable(len, HUGE_PAGE)).ok_or_else(|| {
@@ -112,7 +113,7 @@ impl Mapped {
                 }
             }
         };
-        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let processors = crate::processors();
         let helpers = self.len.div_ceil(PART).min(processors).min(MOST_THREADS) - 1;
         thread::scope(|scope| {
             for _ in 0..helpers {

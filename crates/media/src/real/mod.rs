@@ -53,7 +53,7 @@ pub struct RealOptions {
 
 impl Default for RealOptions {
     fn default() -> Self {
-        let cores = thread::available_parallelism().map_or(2, |n| n.get());
+        let cores = crate::processors();
         RealOptions {
             log_threads: 1,
             io_threads: 2,
@@ -211,6 +211,10 @@ impl Media for RealMedia {
 
     fn cores(&self) -> Vec<usize> {
         crate::thread::cores()
+    }
+
+    fn processors(&self) -> usize {
+        crate::processors()
     }
 
     fn start_thread(&self, name: &str, core: Option<usize>, job: Job) -> Result<Thread> {

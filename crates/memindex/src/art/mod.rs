@@ -247,8 +247,8 @@ impl Art {
         self.older(older?, snapshot, &self.domain.pin())
     }
 
-    /// A version of a list. One that was damaged when the list was begun, and is not any more, would be met for ever by a walk from sequence to sequence. (One that is
-    /// damaged now is its reader's to report.)
+    /// A version of a list. One that was damaged when the list was begun, and is not any more, would be met for ever by a walk
+    /// from sequence to sequence. (One that is damaged now is its reader's to report.)
     fn older(&self, list: &VersionList, snapshot: Seq, guard: &Guard<'_>) -> Option<RecordPtr> {
         let found = list.at_or_below(snapshot, guard)?;
         if self.read(found).seq <= snapshot || !self.is_sound(|| Some(found)) {

@@ -1,8 +1,9 @@
 //! A commit that goes to persistent memory: a group's records, as one item for each memtable that they are for.
 //!
-//! A group is one commit there, whole or not at all. In its turn ([`terrane_commit::Ring::reserve_in_turn`]) it takes a place in each chain, for which
-//! it needs the lengths alone; what it writes there carries sequences, which it has since. Everything that can fail for a reason other than
-//! the memory's own has been ruled out before: the lengths, and zones that were set aside, if a place takes one.
+//! A group is one commit there, whole or not at all. In its turn ([`terrane_commit::Ring::reserve_in_turn`]) it takes a place in
+//! each chain, for which it needs the lengths alone; what it writes there carries sequences, which it has since. Everything that
+//! can fail for a reason other than the memory's own has been ruled out before: the lengths, and zones that were set aside, if a
+//! place takes one.
 //!
 //! Most take none, and to set a zone aside for each commit and to give it back would take each some atomic operations. So requests for little
 //! come without. A group that finds no room in a zone has no place anywhere, and leaves what it reserved empty; its requests come again, those that

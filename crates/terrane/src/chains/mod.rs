@@ -11,10 +11,10 @@
 //! * 5, *reservation*. Places in the zones are assigned in the turns of the ring ([`commit`]).
 //! * 6, *gidx belongs to a memtable*. A memtable freezes with its chain, and the next one has its own.
 //! * 16, *poison*. What fails behind a reservation ends all writing.
-//! * 17, *checksums*. Records carry their own; they are looked at when the chain is read back, when it is written out and, on a device, when a
-//!   value is read.
-//! * And memory is bounded. Zones count against the budget of the memtables, so what holds writers up before memory is full does so before zones are;
-//!   and no commit has a place that takes a zone unless that was set aside for it.
+//! * 17, *checksums*. Records carry their own; they are looked at when the chain is read back, when it is written out, and when a value is
+//!   read.
+//! * And memory is bounded. Zones count against the budget of the memtables, so what holds writers up before memory is full does so before
+//!   zones are; and no commit has a place that takes a zone unless that was set aside for it.
 //!
 //! # Concurrency
 //! Leaders have their turns one after the other, under the ring's mutex, and write in parallel; one orderer at a time has the words
@@ -42,9 +42,9 @@ use crate::chains::shelf::Shelf;
 use crate::recovery::RING_SLOTS;
 
 /// Of how many parts of all zones' bytes one is left out of the memtables' budget: commits on their way may need zones beyond it.
-const SPARE: usize = 8;
-/// Of how many memtables one is left for openings: where a log trails, commits that were on their way to some subtables when the process died may have
-/// come to the log alone, and what follows these there needs memtables behind.
+pub(crate) const SPARE: usize = 8;
+/// Of how many memtables one is left for openings: where a log trails, commits that were on their way to some subtables when the
+/// process died may have come to the log alone, and what follows these there needs memtables behind.
 const FOR_OPENINGS: u64 = 32;
 /// Zones that memtables may take at least, whatever their budget is to be.
 const LEAST_ZONES: usize = 16;

@@ -1,18 +1,20 @@
-//! What persistent memory has over as a cache: blocks that had to leave the block cache lie in zones that no commit needs, and blocks that were written in
-//! the place of such, or of records that were in that memory.
+//! What persistent memory has over as a cache: blocks that had to leave the block cache lie in zones that no commit needs, and
+//! blocks that were written in the place of such, or of records that were in that memory.
 //!
-//! Blocks are put one behind the other into zones that are lent; when there is no further zone, the oldest one is emptied and used again. When
-//! commits need zones they get the oldest ones back, so how the memory is divided follows the load: a database that is mostly read has nearly
-//! all of it for blocks (but for a zone of each subtable that was written to, which stays until writers are short of them), one that is written to a quarter or none. Nothing of it survives a process, and nothing needs to.
+//! Blocks are put one behind the other into zones that are lent; when there is no further zone, the oldest one is emptied and
+//! used again. When commits need zones they get the oldest ones back, so how the memory is divided follows the load: a database
+//! that is mostly read has nearly all of it for blocks (but for a zone of each subtable that was written to, which stays until
+//! writers are short of them), one that is written to a quarter or none. Nothing of it survives a process, and nothing needs to.
 //!
 //! # Concurrency
-//! The zone that is being filled and the order of the others are under one mutex, held to find a place or to let a zone go, not while blocks are
-//! copied; it is taken by readers that have missed and had to make room, who come from a device or from here, and by flushes and merges. Places are under one mutex for each
-//! sixteenth of the extents. One thread at a time finds a further zone; readers that need one meanwhile keep nothing, flushes and merges wait for it. Whoever copies a block holds a counted reference to its zone, so a zone that is let go is used again, or given back,
-//! only behind its last reader.
+//! The zone that is being filled and the order of the others are under one mutex, held to find a place or to let a zone go, not
+//! while blocks are copied; it is taken by readers that have missed and had to make room, who come from a device or from here,
+//! and by flushes and merges. Places are under one mutex for each sixteenth of the extents. One thread at a time finds a further
+//! zone; readers that need one meanwhile keep nothing, flushes and merges wait for it. Whoever copies a block holds a counted
+//! reference to its zone, so a zone that is let go is used again, or given back, only behind its last reader.
 //!
 //! # Damage
-//! A block has a checksum here; one that does not match is not found, and is read from where it came.
+//! A block has a checksum here; one that does not match is counted, let go of, and read from where it came.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -51,6 +53,7 @@ pub(crate) struct Shelf {
     blocks: AtomicUsize,
     most_blocks: usize,
     found: Counter,
+    damaged: Counter,
 }
 
 /// Zones by age.
@@ -103,6 +106,7 @@ impl Shelf {
             blocks: AtomicUsize::new(0),
             most_blocks: index_bytes / BLOCK_BYTES,
             found: Counter::new(),
+            damaged: Counter::new(),
         }
     }
 
@@ -114,6 +118,11 @@ impl Shelf {
     /// Blocks that were found here.
     pub(crate) fn found(&self) -> u64 {
         self.found.get()
+    }
+
+    /// Blocks that were here and could not be read, or were not what they had been.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.damaged.get()
     }
 
     /// Gives zones back, as many as that if it has them.
@@ -250,15 +259,23 @@ impl Shelf {
         let keys = zone.keys.lock().take().unwrap_or_default();
         self.blocks.fetch_sub(keys.len(), Ordering::Relaxed);
         for key in keys {
-            let mut places = self.shard(key.extent).lock();
-            let Some(of_extent) = places.get_mut(&key.extent) else { continue };
-            if of_extent.get(&key.offset).is_some_and(|place| Arc::ptr_eq(&place.zone, zone)) {
-                of_extent.remove(&key.offset);
-            }
-            if of_extent.is_empty() {
-                places.remove(&key.extent);
-            }
+            self.forget(key, zone, None);
         }
+    }
+
+    /// Has nobody find a block that lies in this zone, at this place if one is named. Whether there was one.
+    fn forget(&self, key: FrameKey, zone: &Arc<Zone>, at: Option<u32>) -> bool {
+        let mut places = self.shard(key.extent).lock();
+        let Some(of_extent) = places.get_mut(&key.extent) else { return false };
+        let is_it = |place: &Place| Arc::ptr_eq(&place.zone, zone) && at.is_none_or(|at| place.at == at);
+        let is_there = of_extent.get(&key.offset).is_some_and(is_it);
+        if is_there {
+            of_extent.remove(&key.offset);
+        }
+        if of_extent.is_empty() {
+            places.remove(&key.extent);
+        }
+        is_there
     }
 }
 
@@ -309,8 +326,10 @@ impl Below for Shelf {
             before
         };
         let mut bytes = vec![0; place.len as usize];
-        place.zone.memory.load(place.at as usize, &mut bytes).ok()?;
-        if checksum::crc(&bytes) != place.crc {
+        let loaded = place.zone.memory.load(place.at as usize, &mut bytes);
+        if loaded.is_err() || checksum::crc(&bytes) != place.crc {
+            // It is a copy, which nobody needs; but whoever owns the memory may want to know.
+            self.damaged.add(u64::from(self.forget(key, &place.zone, Some(place.at))));
             return None;
         }
         self.found.add(1);
@@ -472,7 +491,10 @@ mod tests {
         }
         let zone = shelf.zones.lock().order[0].clone();
         zone.memory.store(4096, &[0; 8]).unwrap();
-        assert_eq!(shelf.find(key(1)), None);
+        // That is said once: it is not looked at again, and may come again.
+        assert_eq!((shelf.find(key(1)), shelf.find(key(1)), shelf.damaged()), (None, None, 1));
+        shelf.keep(key(1), &content(1));
+        assert_eq!(shelf.find(key(1)).map(|found| found.bytes), Some(content(1)));
     }
 
     #[test]

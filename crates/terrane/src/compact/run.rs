@@ -299,7 +299,6 @@ impl Context<'_> {
         let mut writer: Option<RunWriter> = None;
         let claimed: usize = out.written.iter().map(WrittenRun::claimed).sum();
         let allowance = engine.heirs_share().saturating_sub(claimed);
-        let mut kept = Vec::new();
         // Range tombstones that survive are known only when all tasks are done, but extents are cut as blocks come: the
         // rules are pure, so they are applied to all of them beforehand.
         let tombstones = inputs::tombstones(ways, range)?;
@@ -360,9 +359,8 @@ impl Context<'_> {
             }
         }
         if let Some(w) = writer {
-            kept.push(w.finish()?);
+            out.written.push(w.finish()?);
         }
-        out.written.append(&mut kept);
         Ok(())
     }
 

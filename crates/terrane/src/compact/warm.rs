@@ -67,8 +67,9 @@ pub(crate) struct Seen<'a> {
     below: [Below<'a>; 2],
 }
 
-/// What lies below the cache, or would come there from it. As much may go there in its place, about: a block of a level above meets many of the level that
-/// it is merged with, and were all of these to follow it, they would push out what others have there.
+/// What lies below the cache, or would come there from it. As much may go there in its place, about: a block of a level above
+/// meets many of the level that it is merged with, and were all of these to follow it, they would push out what others have
+/// there.
 #[derive(Debug)]
 struct Below<'a> {
     spans: Warm<'a>,

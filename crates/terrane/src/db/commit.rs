@@ -72,9 +72,10 @@ impl PendingCommit {
         self.completion.outcome()
     }
 
-    /// Has `waiter` told once the outcome is known; at once, on this thread, if it is known already. Replaces a waiter
-    /// registered before. Callbacks and wakers are called on a thread that commits: they must be quick, and must not block, call
-    /// into the database, or hold the last [`crate::Db`] of it: when that is dropped it is closed, which waits for commits. (Wakers of executors that do no more than queue the task are fine.)
+    /// Has `waiter` told once the outcome is known; at once, on this thread, if it is known already. Replaces a waiter registered
+    /// before. Callbacks and wakers are called on a thread that commits: they must be quick, and must not block, call into the
+    /// database, or hold the last [`crate::Db`] of it: when that is dropped it is closed, which waits for commits. (Wakers of
+    /// executors that do no more than queue the task are fine.)
     pub fn register(&self, waiter: Waiter) {
         self.completion.register(waiter);
     }
@@ -432,9 +433,21 @@ fn encode_ref(v: &ValueRef) -> Vec<u8> {
     out
 }
 
+/// A group that is being settled. If that ends half way, by a panic, nothing behind it may be committed: in chains the next group's words
+/// would commit some of its records too.
+struct Unsettled<'a>(&'a Engine);
+
+impl Drop for Unsettled<'_> {
+    fn drop(&mut self) {
+        self.0.journal.poison(&Error::new(ErrorKind::Poisoned, "a thread died while it settled commits"));
+        self.0.progress.notify_all();
+    }
+}
+
 impl Orderer<Placed> for Engine {
     fn settle(&self, group: &mut [Filled<Placed>], wakes: &mut Wakes) {
         let Some(end) = group.last().map(|f| f.end() * 8) else { return };
+        let unsettled = Unsettled(self);
         let mut failed = group.iter().find_map(|f| match &f.entry {
             None => Some(Error::new(ErrorKind::Poisoned, "a committing thread died half way")),
             Some(e) => e.failed.clone(),
@@ -502,6 +515,7 @@ impl Orderer<Placed> for Engine {
                 }
             }
         }
+        std::mem::forget(unsettled);
     }
 
     fn heir(&self, next: &Placed) -> Option<Completion> {

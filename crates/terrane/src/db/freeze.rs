@@ -28,6 +28,10 @@ use crate::options::IndexKind;
 const ATTEMPTS: u32 = 8;
 /// Memtables are looked at whenever another of so many parts of memory is in use, or is no more.
 const LOOKS: usize = 512;
+/// So many times as often where memory is nearly full.
+const CLOSER: usize = 16;
+/// So many subtables are looked at in no time.
+const FEW: usize = 32;
 /// A subtable is idle whose memtable has one zone still when this part of all memory has been written since its first record.
 const IDLE_PART: u64 = 16;
 /// Idle subtables that are written out at a time: others wait behind them.
@@ -186,12 +190,18 @@ impl Engine {
     }
 
     /// Whether the memory in use is another than when somebody last looked, by more than can be ignored. Looking at all memtables takes longer
-    /// than a commit does, and most commits change next to nothing of it. Where it is nearly full every look counts.
+    /// than a commit does, and most commits change next to nothing of it. Where it is nearly full less can be ignored, and nothing where there
+    /// are few memtables to look at.
     fn is_used_otherwise(&self) -> bool {
         let (used, limit) = (self.memory.used(), self.memory.limit());
-        let step = used / (limit / LOOKS).max(1);
+        let is_tight = used > limit - limit / 16;
+        if is_tight && (used >= limit || self.tables.load().len() <= FEW) {
+            return true;
+        }
+        let looks = if is_tight { LOOKS * CLOSER } else { LOOKS };
+        let step = used / (limit / looks).max(1);
         if self.looked_at.load(Ordering::Relaxed) == step {
-            return used > limit - limit / 16;
+            return false;
         }
         self.looked_at.store(step, Ordering::Relaxed);
         true

@@ -86,17 +86,22 @@ impl Db {
     /// Opens the database in directory `dir`, creating it if allowed, and recovers what a crash left behind.
     ///
     /// Time: proportional to the log that was not yet written out (about twice the memtable budget at most, or 128 MiB if
-    /// that is more) and to the number of extents, not to the bytes in them. With persistent memory, to the records of memtables there, whose
-    /// indexes are built again. Blocks.
+    /// that is more) and to the number of extents, not to the bytes in them. With persistent memory, to the size of that, all pages of which
+    /// are brought in, and to the records of memtables there, whose indexes are built again. Blocks.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if it is open already, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
-    /// [`ErrorKind::Corruption`], [`ErrorKind::NewerFormat`], [`ErrorKind::InvalidArgument`], I/O errors. With persistent memory also
-    /// [`ErrorKind::Unsupported`] where its file lies on no such device, [`ErrorKind::OutOfSpace`] if it cannot be made as large, and
-    /// [`ErrorKind::Stale`] for one that [stands for a device](crate::PmemMode::StandIn) and was open when the machine stopped, and for a copy from
-    /// before.
+    /// [`ErrorKind::Corruption`], [`ErrorKind::NewerFormat`], [`ErrorKind::InvalidArgument`], I/O errors.
+    ///
+    /// With persistent memory also [`ErrorKind::Unsupported`] where its file lies on no such file system, [`ErrorKind::OutOfSpace`] if it
+    /// cannot be made as large or is too full to open, [`ErrorKind::NotFound`] if its file is gone, and [`ErrorKind::Corruption`] if it is
+    /// damaged (of the last three the hint says whether [`Options::renew_pmem`] helps), [`ErrorKind::LimitExceeded`] if a new one is to
+    /// be made that is too small for so many subtables, and [`ErrorKind::Stale`] for a [stand-in](crate::PmemMode::StandIn) that was open
+    /// when the machine stopped, and for a copy from before. In the page cache a memory that is gone or stale is made anew instead. It
+    /// takes 8 GiB of addresses beside those of its file, which a limit on them (`ulimit -v`) has to leave.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
         options.check()?;
+        let options = options.on_processors(terrane_media::processors());
         let compaction_threads = options.compaction_jobs();
         let threads = RealOptions {
             log_threads: 1,
@@ -144,8 +149,8 @@ impl Db {
         Reader::new(&self.engine)
     }
 
-    /// Removes the database in `dir` and the directory, if nothing else is in it. Files that are not a database's are
-    /// left alone.
+    /// Removes the database in `dir` and the directory, if nothing else is in it. Files that are not a database's are left alone, and so is
+    /// a persistent memory that has another place or name than `pmem` in `dir`, with what of it was put aside.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if it is open, [`ErrorKind::NotFound`] if `dir` holds no database, I/O errors.

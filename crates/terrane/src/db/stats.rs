@@ -55,8 +55,8 @@ pub struct SubtableStats {
     pub name: String,
     /// Memtables, the active one included.
     pub memtables: usize,
-    /// Bytes in them. (Where there are two memories, see [`Stats::memtable_bytes`], of each memtable those in the one of which it has more: of all subtables
-    /// together that may be more than is in use of either.)
+    /// Bytes in them. (Where there are two memories, see [`Stats::memtable_bytes`], of each memtable those in the one of which it
+    /// has more: of all subtables together that may be more than is in use of either.)
     pub memtable_bytes: u64,
     /// Records in them.
     pub memtable_records: u64,
@@ -82,7 +82,7 @@ pub struct Stats {
     /// Memtable memory in use, bytes. Where records are in persistent memory and their indexes in main memory, each has the budget for itself, and
     /// this is what is in use of the fuller one.
     pub memtable_bytes: u64,
-    /// The budget of all memtables.
+    /// The budget of all memtables, bytes. Where records are in persistent memory and their indexes in main memory, each has so much.
     pub memtable_budget: u64,
     /// Bytes of main memory that indexes of memtables take, and what else finds their records, where the records are in persistent memory and
     /// the indexes are not; else 0. Range tombstones of transactions under way are among them, and so are records that a log has given back
@@ -92,20 +92,23 @@ pub struct Stats {
     pub pmem_mode: Option<PmemMode>,
     /// Where its file is.
     pub pmem_path: Option<PathBuf>,
-    /// Bytes of the zones of persistent memory, where commits go there; else 0.
+    /// Bytes of the zones of persistent memory, where commits go there, a little less than its file has; else 0.
     pub pmem_bytes: u64,
     /// Bytes of those that memtables have, indexes there among them, or commits on their way may take.
     pub pmem_used: u64,
-    /// Bytes of those that indexes of memtables have ([`crate::PmemOptions::index_in_memory`]).
+    /// Bytes of those that indexes of memtables have ([`crate::PmemOptions::index_in_pmem`]).
     pub pmem_index_bytes: u64,
     /// Bytes of those that hold blocks which the cache had no room for.
     pub pmem_cache_bytes: u64,
     /// Lookups of blocks that those answered.
     pub pmem_cache_hits: u64,
+    /// Blocks there that could not be read, or failed their checksum; they were read from the data files instead. Persistent memory with any
+    /// wants to be looked after.
+    pub pmem_cache_damaged: u64,
     /// Whether there is a log behind the persistent memory ([`crate::PmemOptions::trailing_log`]; in the page cache there always is one).
     pub pmem_log: bool,
-    /// The log behind a device of persistent memory lacks commits that a power failure took from it, and that are not written out yet: until
-    /// then the database needs the device.
+    /// The log behind persistent memory lacks commits that a power failure took from it, and that are not written out yet: until then
+    /// the database cannot do without that memory.
     pub log_gap: bool,
     /// The persistent memory was made anew when the database was opened, and filled from the log: what there was before could not be trusted,
     /// or was gone.
@@ -120,9 +123,11 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Lookups that were loaded from data files: neither the cache nor blocks in persistent memory ([`Stats::pmem_cache_hits`]) had it.
     pub cache_misses: u64,
-    /// Log bytes that a crash would have to replay, about.
+    /// Log bytes that the opening after a crash would read, about; 0 where there is no log. Without persistent memory it replays them; with
+    /// it, it takes of them what that lacks.
     pub log_bytes: u64,
-    /// The log is durable up to here.
+    /// All commits before this position of the log survive a power failure. In persistent memory without a log: the position up to
+    /// which commits are in it; with a log behind it, what that has.
     pub durable_lsn: u64,
     /// Bytes of the manifest file.
     pub manifest_bytes: u64,
@@ -246,6 +251,7 @@ impl Engine {
             log_gap: self.journal.live_gap().is_some(),
             pmem_cache_bytes: shelf.map_or(0, |shelf| shelf.bytes()),
             pmem_cache_hits: shelf.map_or(0, |shelf| shelf.found()),
+            pmem_cache_damaged: shelf.map_or(0, |shelf| shelf.damaged()),
             pmem_renewed,
             cache_bytes: cache.used_bytes() as u64,
             cache_capacity: self.options.cache_bytes as u64,

@@ -19,7 +19,12 @@ use super::{Extent, ExtentRef, Heirs, Homes, Reclaimer};
 
 /// A small cache's, for writers that are not asked about it.
 pub(crate) fn heirs() -> Heirs {
-    Heirs::new(Arc::new(Cache::new(CacheOptions::new(1 << 20))), Homes::default(), false, 128 << 10)
+    Heirs::new(
+        Arc::new(Cache::new(CacheOptions::for_processors(1 << 20, 2))),
+        Homes::default(),
+        false,
+        128 << 10,
+    )
 }
 
 pub(super) const T: SubtableId = SubtableId(1);

@@ -180,8 +180,8 @@ impl Memtable {
         }
     }
 
-    /// Takes note of one operation of a commit at `lsn` whose records go to this memtable's chain: all but what the index is told. Returns the hash of the
-    /// key, if it gets a place there: [`Memtable::indexed`] comes behind.
+    /// Takes note of one operation of a commit at `lsn` whose records go to this memtable's chain: all but what the index is
+    /// told. Returns the hash of the key, if it gets a place there: [`Memtable::indexed`] comes behind.
     pub(crate) fn announce(
         &self,
         lsn: Lsn,
@@ -248,9 +248,9 @@ impl Memtable {
         self.chain().map_or(Ok(()), |records| records.index().verify(record))
     }
 
-    /// As [`Memtable::verify`], of what the index has found for `key` at `snapshot`, which it [may have](Memtable::may_have), for whoever gives the value away or goes on to what
-    /// is older: of what lies on a device, or in a file, of whose pages the kernel may have read an old state back. (What lies in ordinary memory
-    /// is read as it is.)
+    /// As [`Memtable::verify`], of what the index has found for `key` at `snapshot`, which it [may have](Memtable::may_have), for
+    /// whoever gives the value away or goes on to what is older: of what lies on a device, or in a file, of whose pages the
+    /// kernel may have read an old state back. (What lies in ordinary memory is read as it is.)
     #[inline]
     pub(crate) fn verify_read(&self, key: &[u8], snapshot: Seq, found: Option<&Record<'_>>) -> Result<()> {
         match &self.records {

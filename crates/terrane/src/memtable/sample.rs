@@ -36,7 +36,8 @@ pub(crate) struct KeySample {
 struct Keys {
     /// With their hashes.
     sorted: BTreeMap<Box<[u8]>, u64>,
-    /// Those that were taken since the mask is as it is, and those that it was left with. More than there are, where they are alike as far as they are kept.
+    /// Those that were taken since the mask is as it is, and those that it was left with. More than there are, where they are
+    /// alike as far as they are kept.
     taken: usize,
 }
 

@@ -6,10 +6,13 @@ use terrane_base::{Error, Result};
 use terrane_chainlog::Plan;
 use terrane_media::{PmemCost, PmemMode};
 
+use crate::chains::SPARE;
 use crate::recovery::MEMORY;
 
 /// Smallest legal persistent memory.
 pub(super) const MIN_PMEM_BYTES: u64 = 4 << 20;
+/// Largest legal one, as of all budgets.
+const MAX_PMEM_BYTES: u64 = 1 << 44;
 /// What memtables may take of a large one at least: sixteen of its zones.
 const LEAST_MEMTABLE_BYTES: u64 = 64 << 20;
 
@@ -20,51 +23,68 @@ pub struct PmemOptions {
     pub(crate) bytes: u64,
     pub(crate) mode: PmemMode,
     pub(crate) trailing_log: bool,
-    pub(crate) index_in_memory: bool,
+    pub(crate) index_in_pmem: bool,
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) zone_bytes: u64,
     pub(crate) cost: Option<PmemCost>,
 }
 
 impl PmemOptions {
-    /// A memory of `bytes` bytes, at least 4 MiB: a file `pmem` in the database's directory, which must lie on a file system of persistent
-    /// memory. Seven eighths of it are what memtables may take, in place of [`crate::Options::memtable_bytes`] (see
-    /// [`PmemOptions::memtable_bytes`]).
-    /// Half of that is written out at a time, so it should be some hundred times what all subtables take at least, a zone each: half a MiB with up to
-    /// 2 GiB, 4 MiB with more than 8 GiB. It is written whole when it is made, and keeps its size; other `bytes` count only when a new one is made in its place.
+    /// A memory of `bytes` bytes, 4 MiB to 16 TiB: a file `pmem` in the database's directory, which for [`PmemMode::Dax`], the default,
+    /// must lie on a file system of persistent memory. Memtables may take seven eighths of it, in place of
+    /// [`crate::Options::memtable_bytes`] (see [`PmemOptions::memtable_bytes`]), and are written out when they have half of that.
     ///
-    /// What finds the records, indexes and filters, is in main memory in addition: some 50 bytes a record ([`crate::Stats::memtable_index_bytes`]), a
-    /// tenth of what 500-byte records take here, and four fifths of what 24-byte ones do that are committed one by one (in batches they
-    /// take less here, and that is more than they). It may take as much as memtables may take here; before it takes more, they are written out and
-    /// writers wait, as here. Where main memory is short see [`PmemOptions::index_in_memory`].
+    /// Each subtable that is written to has a *zone* of it at least: 512 KiB with up to 2 GiB, 4 MiB with more than 8 GiB. Choose a hundred
+    /// times what all these zones take, or more. The file is written whole when it is made, and keeps its size: other `bytes` count
+    /// only where opening finds no file that it can open, and makes a new one.
+    ///
+    /// What finds the records, indexes and filters, is in main memory in addition, some 50 bytes a record
+    /// ([`crate::Stats::memtable_index_bytes`]): a tenth of what a record of 500 bytes takes here, four fifths of what one of 24 does
+    /// that is committed alone, and more than what it does in a batch. All indexes together may take as much as memtables may
+    /// take here; before they take more, memtables are written out, and writers wait. Where main memory is short see
+    /// [`PmemOptions::index_in_pmem`].
     pub fn new(bytes: u64) -> Self {
         PmemOptions {
             path: PathBuf::from(MEMORY),
             bytes,
             mode: PmemMode::Dax,
             trailing_log: false,
-            index_in_memory: false,
+            index_in_pmem: false,
             memtable_bytes: None,
             zone_bytes: 0,
             cost: None,
         }
     }
 
-    /// Another file: absolute, or in the database's directory. Destroying the database removes one called `pmem` in its directory, and leaves any other.
+    /// One of which memtables may take `bytes` bytes, about: a seventh larger, and 4 MiB at least.
+    pub fn for_memtables(bytes: u64) -> Self {
+        let spare = SPARE as u64;
+        Self::new(bytes.div_ceil(spare - 1).saturating_mul(spare).max(MIN_PMEM_BYTES))
+    }
+
+    /// Bytes of its file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Another file: absolute, or in the database's directory. [`crate::Db::destroy`] removes one called `pmem` in its directory, and leaves
+    /// any other.
     #[must_use]
     pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
         self.path = path.into();
         self
     }
 
-    /// How the file is mapped; default [`PmemMode::Dax`]. [`PmemMode::StandIn`] is for development, on any file: it survives the process,
-    /// and a database whose machine stopped while it was open does not open again, but from a log behind it.
+    /// How the file is mapped; default [`PmemMode::Dax`]. [`PmemMode::StandIn`] is for development, on any file: commits survive the
+    /// process, and a database whose machine stopped while it was open does not open again, but from a log behind it.
     ///
-    /// [`PmemMode::PageCache`] is for machines without persistent memory, on any file. The memory is main memory then too, that of the system's
-    /// cache, and indexes come in addition: see [`PmemOptions::new`]. It promises what [`crate::Medium::Log`] does, for there is a
+    /// [`PmemMode::PageCache`] is for machines without persistent memory, on any file. The memory is main memory then too, that of the
+    /// system's cache, and indexes come in addition: see [`PmemOptions::new`]. It promises what [`crate::Medium::Log`] does, for there is a
     /// log behind it: `Buffered` commits survive the process, `Sync` ones a power failure. Opening after the death of the process reads
-    /// both, and takes little from the log; after a power failure, or if the file is gone, a new memory is made and all is taken from the log.
-    /// Where a database is, `PageCache` and the other two cannot take each other's place.
+    /// both, and takes little from the log; after a power failure, or if the file is gone, a new memory is made and all is taken from
+    /// the log.
+    ///
+    /// A database that has one of the first two modes can be opened with the other; `PageCache` and these cannot take each other's place.
     #[must_use]
     pub fn mode(mut self, mode: PmemMode) -> Self {
         self.mode = mode;
@@ -73,12 +93,14 @@ impl PmemOptions {
 
     /// Whether commits go to a log in the database's directory too, behind the memory. Default: no; in the page cache there always is one.
     ///
-    /// On a device it guards against the loss of that. With [`crate::Durability::Sync`] a commit waits until the log is flushed, and so survives the
-    /// device; with [`crate::Durability::Buffered`] it waits for the device alone, and the log has it later: 64 MiB of commits may be
-    /// written and not flushed, and 16 MiB more wait to be written. (After a power failure the device is needed until what the log lost is written
-    /// out, which begins when the database is opened, and which [`crate::Db::sync`] waits for: [`crate::Stats::log_gap`].) [`crate::Options::renew_memory`] takes the database up again from the log. A
-    /// commit costs what it costs with [`crate::Medium::Log`] in addition, and opening reads the log, which takes twice what memtables may take, or
-    /// 128 MiB if that is more ([`PmemOptions::memtable_bytes`] bounds it). It cannot be changed once there is a database.
+    /// It guards against the loss of the persistent memory. With [`crate::Durability::Sync`] a commit waits until the log is flushed, and so
+    /// survives that; with [`crate::Durability::Buffered`] it waits for the memory alone, and the log has it later: 64 MiB of commits may
+    /// be written and not flushed, and 16 MiB more wait to be written. [`crate::Options::renew_pmem`] takes the database up again from
+    /// the log. (After a power failure the memory is needed until what the log lost is written out, which begins when the database is
+    /// opened, and which [`crate::Db::sync`] waits for: [`crate::Stats::log_gap`].)
+    ///
+    /// A commit costs what it costs with [`crate::Medium::Log`] in addition, and opening reads the log, which takes twice what memtables may
+    /// take, or 128 MiB if that is more ([`PmemOptions::memtable_bytes`] bounds it). It cannot be changed once there is a database.
     #[must_use]
     pub fn trailing_log(mut self, yes: bool) -> Self {
         self.trailing_log = yes;
@@ -88,26 +110,27 @@ impl PmemOptions {
     /// Whether memtables have their indexes there too, as long as there is room: where main memory is short. Default: no, they are in main
     /// memory, which is faster. For memtables that are radix trees ([`crate::IndexKind::Art`]), and for a device: in the page cache it is refused.
     ///
-    /// An index takes about as much as 40 bytes a record (what else finds records, some ten, stays in main memory); what it takes there, records
-    /// do not have. It vanishes with the process wherever it is, and is built again when the database is opened. It may be another choice at each opening; one without a medium ([`crate::Options::medium`]), as the
-    /// program's, has them in main memory.
+    /// An index takes about as much as 40 bytes a record (what else finds records, some ten, stays in main memory); what it takes there,
+    /// records do not have. It vanishes with the process wherever it is, and is built again when the database is opened. It may be another
+    /// choice at each opening; one without a medium ([`crate::Options::medium`]), as the program's, has them in main memory.
     ///
     /// Source: the "semi-persistent memtable" of X-Engine's engine for persistent memory, in its form with the index in volatile persistent memory.
     #[must_use]
-    pub fn index_in_memory(mut self, yes: bool) -> Self {
-        self.index_in_memory = yes;
+    pub fn index_in_pmem(mut self, yes: bool) -> Self {
+        self.index_in_pmem = yes;
         self
     }
 
-    /// The most that memtables may take of it, bytes; default seven eighths of it, which is the most: more is taken for that. At least 64 MiB, or a
-    /// quarter of the memory where that is less, else opening fails with [`crate::ErrorKind::InvalidArgument`]. What they do not take holds cached blocks, on a device.
+    /// The most that memtables may take of it, bytes; default seven eighths of it, which is the most: more is taken for that. At least
+    /// 64 MiB, or a quarter of the memory where that is less, else opening fails with [`crate::ErrorKind::InvalidArgument`]. What they do not
+    /// take holds cached blocks (not in the page cache, where these would be in main memory twice).
     ///
-    /// It bounds two things that go into main memory: the indexes of memtables, which may take as much; and, where there is a log behind it, what an
-    /// opening takes from that which finds the memory gone, or (in the page cache) from before a power failure: all records that were not written out
-    /// yet. So it is for memories that are as large as main memory or larger. The less it is, the smaller are the runs that are written
-    /// out, and the more is rewritten for each record. Memtables take whole zones of it ([`PmemOptions::new`]): with less than some zones for each
-    /// subtable that is written to, they are written out with next to nothing in them. It may be another choice at each opening; one without a medium
-    /// ([`crate::Options::medium`]), as the program's, has the default.
+    /// It bounds two things that go into main memory: the indexes of memtables, which may take as much; and, where there is a log behind it,
+    /// what an opening takes from that which finds the memory gone, or (in the page cache) from before a power failure: all records that
+    /// were not written out yet. So it is for memories that are as large as main memory or larger. The less it is, the smaller are the
+    /// runs that are written out, and the more is rewritten for each record. Memtables take whole zones of it ([`PmemOptions::new`]): with
+    /// less than some zones for each subtable that is written to, they are written out with next to nothing in them. It may be another
+    /// choice at each opening; one without a medium ([`crate::Options::medium`]), as the program's, has the default.
     #[must_use]
     pub fn memtable_bytes(mut self, bytes: u64) -> Self {
         self.memtable_bytes = Some(bytes);
@@ -127,9 +150,9 @@ impl PmemOptions {
         self
     }
 
-    /// What a [stand-in](PmemMode::StandIn) costs beside ordinary memory until the database is closed: for development, without a device.
-    /// Charged are stores and fences, blocks of data that are read there, and records that lookups, cursors, flushes and openings read; not
-    /// indexes there ([`PmemOptions::index_in_memory`]), nor looks at other keys' records. For [`crate::Db::open`] alone.
+    /// What a [stand-in](PmemMode::StandIn) costs beside ordinary memory until the database is closed: for development, without persistent
+    /// memory. Charged are stores and fences, blocks of data that are read there, and records that lookups, cursors, flushes and openings
+    /// read; not indexes there ([`PmemOptions::index_in_pmem`]), nor looks at other keys' records. For [`crate::Db::open`] alone.
     #[must_use]
     pub fn cost(mut self, cost: PmemCost) -> Self {
         self.cost = Some(cost);
@@ -145,15 +168,19 @@ impl PmemOptions {
             let what = format!("a persistent memory has {MIN_PMEM_BYTES} bytes at least, not {}", self.bytes);
             return Err(Error::invalid(what));
         }
+        if self.bytes > MAX_PMEM_BYTES {
+            let what = format!("a persistent memory has {MAX_PMEM_BYTES} bytes at most, not {}", self.bytes);
+            return Err(Error::invalid(what));
+        }
         let least = LEAST_MEMTABLE_BYTES.min(self.bytes / 4);
         if let Some(bytes) = self.memtable_bytes.filter(|bytes| *bytes < least) {
             let what =
                 format!("PmemOptions::memtable_bytes is {bytes}, the least is {least} for this memory");
             return Err(Error::invalid(what));
         }
-        if self.index_in_memory && self.mode == PmemMode::PageCache {
+        if self.index_in_pmem && self.mode == PmemMode::PageCache {
             return Err(Error::invalid("indexes cannot lie in the page cache, which is written back")
-                .with_hint("leave PmemOptions::index_in_memory off: main memory is what there is"));
+                .with_hint("leave PmemOptions::index_in_pmem off: main memory is what there is"));
         }
         Ok(())
     }
@@ -169,7 +196,7 @@ impl PmemOptions {
             n => n,
         };
         // One that holds anything has a zone at least, and each needs another one to freeze.
-        let memtables = (2 * self.bytes / zone_bytes.max(1)).clamp(64, 1 << 15);
+        let memtables = (self.bytes.saturating_mul(2) / zone_bytes.max(1)).clamp(64, 1 << 15);
         Plan { bytes: self.bytes, subtables: 1, memtables, zone_bytes }
     }
 }

@@ -2,10 +2,10 @@
 //! together, each block once, with the device's queue filled, and those lookups begin anew with it.
 //!
 //! # Bounds
-//! Lookups that wait are taken in the order in which their blocks lie on the device, so many blocks at a time as
-//! [`READS`] and [`bytes_at_once`] allow. Only those blocks are pinned, and only they may be private buffers, if the cache is
-//! full or blocks are read where they lie below it; a lookup that waits for its turn holds no block. So a call takes a bounded amount of memory beside its keys and
-//! their values, however many keys and however small the cache.
+//! Lookups that wait are taken in the order in which their blocks lie on the device, so many blocks at a time as [`READS`] and
+//! [`bytes_at_once`] allow. Only those blocks are pinned, and only they may be private buffers, if the cache is full or blocks
+//! are read where they lie below it; a lookup that waits for its turn holds no block. So a call takes a bounded amount of memory
+//! beside its keys and their values, however many keys and however small the cache.
 
 use std::borrow::Cow;
 use std::cell::Cell;

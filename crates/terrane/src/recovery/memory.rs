@@ -12,7 +12,7 @@
 //! comes behind that.
 //!
 //! A memory on a device may have a log beside it too. After a power failure it has more than the log, and keeps it: the log goes on behind
-//! a gap ([`crate::log`]), and what the gap stands for is written out at once. If it is lost, a new one is made if [`Options::renew_memory`]
+//! a gap ([`crate::log`]), and what the gap stands for is written out at once. If it is lost, a new one is made if [`Options::renew_pmem`]
 //! says so, and has what the log has; unless there is a gap in that ([`super::renew`]).
 
 use std::collections::{BTreeMap, HashMap};
@@ -81,8 +81,8 @@ pub(super) struct InMemory {
 /// The memory of a database, open; `None` if it has a log and nothing else.
 ///
 /// # Errors
-/// [`terrane_base::ErrorKind::InvalidArgument`] if `options` ask for another medium than it has; as [`Renewal::instead`] if its memory cannot be used; what
-/// opening one fails with.
+/// [`terrane_base::ErrorKind::InvalidArgument`] if `options` ask for another medium than it has; as [`Renewal::instead`] if its
+/// memory cannot be used; what opening one fails with.
 pub(super) fn open(
     dir: &Path,
     manifest: &ManifestStore,
@@ -178,7 +178,7 @@ pub(super) struct Means<'a> {
     /// Ordinary memory for what is known of blocks in it.
     pub(super) index_bytes: usize,
     /// Indexes of memtables lie in it.
-    pub(super) index_in_memory: bool,
+    pub(super) index_in_pmem: bool,
 }
 
 /// Finds out what was committed, and builds memtables of it; of what the log beside it has too, where there is one.
@@ -225,7 +225,7 @@ pub(super) fn restore(
             Err(e) if e.kind() == ErrorKind::OutOfSpace && !is_short && replayed.gap.is_empty() => {
                 if !in_page_cache && !renewal.wanted {
                     return Err(e.with_hint(
-                        "the log has all that is in it: Options::renew_memory (terrane --renew-memory) has a new one made; if the power \
+                        "the log has all that is in it: Options::renew_pmem (terrane --renew-pmem) has a new one made; if the power \
                          fails before that opening is done, the newest commits may be lost",
                     ));
                 }
@@ -252,7 +252,7 @@ fn read_back(
     let generation = found.chains.iter().map(|c| c.of().generation + 1).max().unwrap_or(0);
     let (media, lost_space) = (means.media.clone(), means.lost_space.clone());
     let chains = Chains::new(media, space, end, generation, lost_space, is_new, means.index_bytes);
-    let chains = Arc::new(match means.index_in_memory {
+    let chains = Arc::new(match means.index_in_pmem {
         true => chains.with_indexes(means.budget.indexes().clone()),
         false => chains,
     });

@@ -3,8 +3,9 @@
 //! # Order
 //! 1. The directory lock.
 //! 2. Superblock and manifest give the state of all levels and the range of the log that matters.
-//! 3. The log is replayed (or persistent memory read, which may have a log beside it: [`memory`]): every operation that is not in an extent yet goes into its subtable's memtable. Replay is
-//!    parallel and needs no order, since versions carry their sequences.
+//! 3. The log is replayed (or persistent memory read, which may have a log beside it: [`memory`]): every operation that is not in
+//!    an extent yet goes into its subtable's memtable. Replay is parallel and needs no order, since versions carry their
+//!    sequences.
 //! 4. Space: what neither the manifest nor a replayed record refers to is free. Nothing was allocated before. What a prepared
 //!    transaction needs whose end is not known durable stays until it is, at step 6.
 //! 5. Large values that only the tail's records refer to are written again and flushed: nothing else proves them. (On a device of persistent
@@ -17,13 +18,14 @@
 
 mod create;
 mod memory;
+mod opening;
 pub(crate) mod options;
 mod renew;
 mod replay;
 mod stages;
 mod target;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -33,9 +35,8 @@ use parking_lot::Mutex;
 use terrane_base::metrics::STRIPES;
 use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, Result, SubtableId};
-use terrane_cache::{Cache, CacheOptions, HeatSampler};
+use terrane_cache::HeatSampler;
 use terrane_commit::{Buckets, Limits, Ring};
-use terrane_compaction::{CpuDevice, Mode, Scheduler, SchedulerOptions};
 use terrane_format::manifest::{Edit, LogPosition};
 use terrane_format::options::SubtableOptionsRecord;
 use terrane_media::{Media, Signal};
@@ -43,19 +44,14 @@ use terrane_media::{Media, Signal};
 pub(crate) use create::{MEMORY, destroy};
 
 use crate::chains::Chains;
-use crate::db::engine::{Engine, Tables};
+use crate::db::engine::Engine;
 use crate::db::homes::Estates;
-use crate::db::journal::{Gap, Journal};
-use crate::db::table::Table;
-use crate::levels::{
-    DbState, Extent, Ids, ManifestStore, Poison, Reclaimer, Space, SpaceOptions, Survey, Version,
-};
-use crate::log::{Log, LogOptions, joined};
+use crate::db::journal::Journal;
+use crate::levels::{DbState, Ids, ManifestStore, Poison, Reclaimer, Space, Survey};
 use crate::memtable::{Memtable, MemtableBudget};
-use crate::options::{CompactionMode, IndexKind, Medium, Options};
+use crate::options::{IndexKind, Medium, Options};
 use crate::read::rows::RowCache;
 use crate::recovery::renew::Renewal;
-use crate::recovery::target::Target;
 use crate::txn::shared::Transactions;
 
 /// Slots of the commit ring: more than threads will ever stand in it at once.
@@ -70,8 +66,8 @@ const GROUP_BYTES: u64 = 1 << 20;
 static NEXT_DATABASE: AtomicU64 = AtomicU64::new(1);
 
 /// As many leaders as can run at a time, and twice that, for threads come to buckets by chance; but no more than threads are told apart.
-fn buckets() -> usize {
-    (std::thread::available_parallelism().map_or(2, usize::from) * 2).min(STRIPES)
+fn buckets(media: &dyn Media) -> usize {
+    (media.processors() * 2).min(STRIPES)
 }
 
 /// Opens (or creates) the database in `dir`.
@@ -87,32 +83,24 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         _ => {}
     }
     let uuid = manifest.superblock().uuid;
-    let clock = Arc::new(Clock::new());
-    let cache = Cache::on(clock.clone(), CacheOptions::new(options.cache_bytes));
-    let cache = cache.with_swizzling(options.tuning.swizzling);
-    #[cfg(feature = "reference-counts")]
-    let cache = cache.with_counts(options.counts_references);
-    let cache = Arc::new(cache);
+    let mut options = options.on_processors(media.processors());
     if let Some(simd) = options.tuning.simd {
         simd.use_at_most();
     }
-    let mut log_options = LogOptions::new(dir, uuid);
-    log_options.segment_bytes = options.tuning.segment_bytes;
-    log_options.tail_bytes = options.tuning.tail_bytes;
-    log_options.drain_bytes = options.tuning.drain_bytes;
-    log_options.flush_after = options.tuning.flush_after;
+    let clock = Arc::new(Clock::new());
+    let cache = Arc::new(opening::cache(&*media, &clock, &options));
+    let mut log_options = opening::log_options(dir, uuid, &options);
     let mut renewal = Renewal {
         media: &media,
         log: &log_options,
         state: &state,
         uuid,
-        wanted: options.renew_memory,
+        wanted: options.renew_pmem,
         was_at: None,
         was_moved: false,
     };
-    let in_memory = memory::open(dir, &manifest, &options, &mut renewal)?;
-    let mut options = options;
-    if let Some(opened) = &in_memory {
+    let opened = memory::open(dir, &manifest, &options, &mut renewal)?;
+    if let Some(opened) = &opened {
         let bound = match &options.medium {
             Some(Medium::Pmem(memory)) => memory.memtable_bytes,
             _ => None,
@@ -121,70 +109,29 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         // What trails behind takes it too.
         options.batch_in_memory = Some(Chains::max_batch(&opened.space).min(options.max_logged_bytes()));
     }
-    let index_in_memory = matches!(&options.medium, Some(Medium::Pmem(p)) if p.index_in_memory);
-    let memory = match in_memory.is_some() && !index_in_memory {
+    let index_in_pmem = matches!(&options.medium, Some(Medium::Pmem(p)) if p.index_in_pmem);
+    let memory = match opened.is_some() && !index_in_pmem {
         true => MemtableBudget::apart(options.memtable_bytes),
         false => MemtableBudget::shared(options.memtable_bytes),
     };
     let lost_space: Arc<ArcSwapOption<Error>> = Arc::default();
     let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
 
-    let mut space_options = SpaceOptions::new(uuid);
-    space_options.file_bytes = options.tuning.data_file_bytes;
-    space_options.grow_bytes = space_options.grow_bytes.min(options.tuning.data_file_bytes / 4);
-    space_options.idle_bytes = space_options.idle_bytes.min(options.tuning.data_file_bytes / 4);
-    space_options.extent_bytes = options.tuning.extent_bytes;
-    // Beside the budget: what a flush and a merge have in use at a time, where memtables are of middling size. Two are worth it in any case.
-    space_options.image_bytes = (options.memtable_bytes / 4).max(3 * options.tuning.extent_bytes);
-    let mut survey = Survey::new(media.clone(), dir, space_options, &state, poison.clone())?;
+    let survey =
+        Survey::new(media.clone(), dir, opening::space_options(uuid, &options), &state, poison.clone())?;
     let ids = Arc::new(Ids::new(&state.next));
     let kinds = index_kinds(&state)?;
-    let (mut replayed, in_memory, memtables) = match in_memory {
-        None => {
-            let make = make_memtables(&kinds, &memory, &clock, &media);
-            let memtables: HashMap<_, _> = kinds.keys().map(|id| (*id, Arc::new(make(*id)))).collect();
-            let targets = state.subtables.iter().filter_map(|(id, s)| {
-                memtables.get(id).map(|m| (*id, Target::of(m.clone(), s.persisted_lsn)))
-            });
-            let replayed = replay::replay(&media, &log_options, &state, targets.collect(), make)?;
-            (Some(replayed), None, memtables.into_iter().map(|(id, m)| (id, vec![m])).collect())
-        }
-        Some(opened) => {
-            let means = memory::Means {
-                media: &media,
-                budget: &memory,
-                clock: &clock,
-                lost_space: &lost_space,
-                index_bytes: (options.cache_bytes / 8).max(LEAST_INDEX_BYTES),
-                index_in_memory,
-            };
-            let (replayed, mut found) = memory::restore(opened, &manifest, &renewal, &kinds, &means)?;
-            let memtables = std::mem::take(&mut found.memtables);
-            (replayed, Some(found), memtables)
-        }
+    let means = memory::Means {
+        media: &media,
+        budget: &memory,
+        clock: &clock,
+        lost_space: &lost_space,
+        index_bytes: (options.cache_bytes / 8).max(LEAST_INDEX_BYTES),
+        index_in_pmem,
     };
-    let mut values: Vec<_> = memtables.values().flatten().flat_map(|m| m.values()).collect();
-    for prepared in replayed.iter().flat_map(|r| &r.in_doubt) {
-        values.extend(prepared.values.iter().cloned());
-    }
-    for value in values {
-        survey.claim_value(&value)?;
-        ids.saw_value(value.id);
-    }
-    // Behind all others: what others have taken the place of was given up, and that is durable.
-    let mut doubtful = replayed.as_mut().map(|r| std::mem::take(&mut r.doubtful)).unwrap_or_default();
-    doubtful.retain(|value| survey.claim_if_free(value));
-    doubtful.iter().for_each(|value| ids.saw_value(value.id));
-    let space = Arc::new(survey.finish()?);
-    // Records that only the tail has are about to become durable: the large values that they refer to go first, written again
-    // since the flush that should have come before may have failed.
-    // On a device they are durable, and what refers to them there too: a power failure would tear what it has.
-    let on_device = in_memory.as_ref().is_some_and(|found| found.chains.space().is_on_device());
-    let unproved = replayed.as_mut().map(|r| std::mem::take(&mut r.unproved)).unwrap_or_default();
-    if !unproved.is_empty() && !on_device {
-        unproved.iter().try_for_each(|v| space.rewrite_value(v))?;
-        space.sync_all()?;
-    }
+    let mut contents = opening::contents(opened, &manifest, &renewal, &kinds, &means)?;
+    let (space, doubtful) = opening::claim(survey, &ids, &mut contents)?;
+    opening::rewrite_unproved(&space, &mut contents)?;
 
     // A higher generation is durable before anything is appended; what an older one left beyond this point is void.
     let generation = state.log.generation + 1;
@@ -195,28 +142,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         let (space, dirty) = (space.clone(), values_dirty.clone());
         Arc::new(move || flush_values(&space, &dirty))
     };
-    let mut in_doubt = Vec::new();
-    let (journal, end) = match (replayed, &in_memory) {
-        (Some(replayed), found) => {
-            in_doubt = replayed.in_doubt;
-            let log = Log::start(media.clone(), log_options, generation, replayed.log)?;
-            match found {
-                None => {
-                    let end = log.advanced_lsn();
-                    (Journal::Log(log), end)
-                }
-                Some(found) => {
-                    let gap = Gap::new(joined(&found.gap, &log.fill_up_to(found.end, generation)?));
-                    let end = log.advanced_lsn();
-                    (Journal::Chains { chains: found.chains.clone(), trailing: Some(log), gap }, end)
-                }
-            }
-        }
-        (None, Some(found)) => {
-            (Journal::Chains { chains: found.chains.clone(), trailing: None, gap: Gap::new(0..0) }, found.end)
-        }
-        (None, None) => return Err(Error::corruption("the database has neither a log nor a memory")),
-    };
+    let opening::Started { journal, end, in_doubt } =
+        opening::start_journal(&media, log_options, generation, &mut contents)?;
     // All of the log is durable: whoever is in doubt now is so for good, and the others need nothing any more.
     doubtful.iter().try_for_each(|value| space.free_value(value))?;
     manifest.append(&[Edit::Log(LogPosition {
@@ -225,7 +152,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         clean: false,
         ..state.log
     })])?;
-    let memory_lock = in_memory.map(|mut found| {
+    let memory_lock = contents.in_memory.map(|mut found| {
         found.give_back();
         found.lock
     });
@@ -239,38 +166,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
             }
         })
     };
-    let (mut tables, max_batch, l0_runs) =
-        (Tables::default(), options.max_batch_bytes(), options.tuning.l0_runs);
-    for (id, s) in &state.subtables {
-        let Some(own) = memtables.get(id) else { continue };
-        let name: Arc<str> = s.name.as_str().into();
-        let named = |e: Error| e.with_subtable(&*name);
-        let options = options::from_record(&SubtableOptionsRecord::decode(&s.options).map_err(named)?);
-        let version = Version::from_state(s, reclaimer.clone(), |meta| {
-            Ok(Extent::new(meta.clone(), space.file(meta.file)?, name.clone(), reclaimer.clone()))
-        })
-        .map_err(named)?;
-        let Some((newest, older)) = own.split_first() else { continue };
-        let (memtable, version) = (newest.clone(), Arc::new(version));
-        let table = Table::new(*id, &name, database, options, memtable, version, s.persisted_lsn)
-            .with_l0_runs(l0_runs);
-        table.cut_values(max_batch);
-        table.put_behind(older);
-        tables.insert(Arc::new(table));
-    }
-    let mut devices = options.compaction_devices.clone();
-    let mode = match options.compaction_mode {
-        CompactionMode::Cpu if devices.is_empty() => Mode::Cpu,
-        CompactionMode::Cpu => Mode::Device,
-        CompactionMode::Check => Mode::Check,
-    };
-    if mode == Mode::Check && devices.is_empty() {
-        // Two runs of the processor are compared.
-        devices.push(Arc::new(CpuDevice::new(options.compaction_jobs())));
-    }
-    let scheduler_options =
-        SchedulerOptions { mode, cpu_units: options.compaction_jobs(), ..SchedulerOptions::default() };
-    let scheduler = Scheduler::new(media.clone(), scheduler_options, devices);
+    let tables = opening::tables(&state, &contents.memtables, &space, &reclaimer, database, &options)?;
+    let scheduler = opening::scheduler(&media, &options);
     let ring = match journal {
         Journal::Log(_) => Ring::new(RING_SLOTS, end / 8)?,
         Journal::Chains { .. } => Ring::with_turns(RING_SLOTS, end / 8)?,
@@ -308,7 +205,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         visible: AtomicU64::new(end - 1).into(),
         ring,
         buckets: Buckets::new(
-            buckets(),
+            buckets(&*media),
             Limits { bytes: GROUP_BYTES.min(options.max_batch_bytes()), count: 64 },
         ),
         generation: AtomicU64::new(0),

@@ -1,8 +1,9 @@
 //! Giving a memory up, and what takes its place.
 //!
-//! In the page cache a memory is made anew whenever it is of no use: the log beside it has all that it had. On a device the log has less, so that
-//! is done only if it was asked for ([`crate::Options::renew_memory`]), and only once it is known that the log has no gap
-//! ([`crate::log`]). What lay at the place is put aside, as `NAME.lost-N`; a memory in the page cache is removed, if it is known to be the database's.
+//! In the page cache a memory is made anew whenever it is of no use: the log beside it has all that it had. On a device the log
+//! has less, so that is done only if it was asked for ([`crate::Options::renew_pmem`]), and only once it is known that the log
+//! has no gap ([`crate::log`]). What lay at the place is put aside, as `NAME.lost-N`; a memory in the page cache is removed, if
+//! it is known to be the database's.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -178,7 +179,7 @@ impl Renewal<'_> {
             if e.kind() == ErrorKind::OutOfSpace {
                 let what = format!("no room for a new memory beside the old one ({})", e.message());
                 return Err(Error::new(ErrorKind::OutOfSpace, what).with_file(&path).with_hint(
-                    "take the old one to another device, and open the database with Options::renew_memory (terrane --renew-memory)",
+                    "take the old one to another device, and open the database with Options::renew_pmem (terrane --renew-pmem)",
                 ));
             }
         }
@@ -253,10 +254,10 @@ fn aside(media: &dyn Media, path: &Path) -> Result<PathBuf> {
 fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
     let renew = match place.mode {
         MemoryMode::PageCache => {
-            "Options::renew_memory (terrane --renew-memory) has a new one made in its place: the log beside it has all that is in it"
+            "Options::renew_pmem (terrane --renew-pmem) has a new one made in its place: the log beside it has all that is in it"
         }
         _ => {
-            "if it is lost, Options::renew_memory (terrane --renew-memory) has a new one made, with what the log has: all but the \
+            "if it is lost, Options::renew_pmem (terrane --renew-pmem) has a new one made, with what the log has: all but the \
              newest commits"
         }
     };

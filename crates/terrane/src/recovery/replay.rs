@@ -185,8 +185,11 @@ impl Shared {
 
     fn insert_entry(&self, header: &EntryHeader, body: &[u8]) -> Result<()> {
         let lsn = header.lsn;
-        if matches!(header.kind, EntryKind::Batch | EntryKind::NoOp) {
-            return self.insert_ops(lsn, body, body.len());
+        match header.kind {
+            EntryKind::Batch => return self.insert_ops(lsn, body, body.len()),
+            // Whatever it has was refused.
+            EntryKind::NoOp => return Ok(()),
+            _ => {}
         }
         if header.kind == EntryKind::Gap {
             let mut gap = self.gap.lock();

@@ -1,10 +1,12 @@
 //! Transactions between prepare and commit: whatever happens, they can still be committed, or rolled back, by their xid.
 //!
-//! A prepare is an entry in the log, durable before anybody hears of it, with the operations and all locks. A commit is an entry with the operations once more, a rollback one without; of all entries about an xid
-//! the last counts, so a commit that is in the log is complete by itself (`terrane_format::prepared`).
+//! A prepare is an entry in the log, durable before anybody hears of it, with the operations and all locks. A commit is an entry
+//! with the operations once more, a rollback one without; of all entries about an xid the last counts, so a commit that is in the
+//! log is complete by itself (`terrane_format::prepared`).
 //!
-//! One that is too large for the log, its locks included, and any in persistent memory, is prepared in the manifest: its runs are *staged*, extents that have an owner and that nobody sees
-//! (`Edit::Stage` and those behind it, in one group); the group of edits that attaches them, or none, takes the stage away.
+//! One that is too large for the log, its locks included, and any in persistent memory, is prepared in the manifest: its runs are
+//! *staged*, extents that have an owner and that nobody sees (`Edit::Stage` and those behind it, in one group); the group of
+//! edits that attaches them, or none, takes the stage away.
 //!
 //! # The log is not pinned
 //! A prepared transaction needs the log from its prepare on. When that stands in the way of letting go of the log, the prepare is

@@ -126,7 +126,7 @@ pub fn on_medium(options: Options, memory: PmemOptions) -> Options {
     match (in_memory(), in_page_cache()) {
         (true, _) => {
             let memory = memory.trailing_log(has_trailing_log());
-            options.medium(Medium::Pmem(memory.index_in_memory(is_medium("pmem-index"))))
+            options.medium(Medium::Pmem(memory.index_in_pmem(is_medium("pmem-index"))))
         }
         (_, true) => options.medium(Medium::Pmem(memory.mode(PmemMode::PageCache))),
         _ => options,
@@ -138,8 +138,14 @@ pub fn stand_in(bytes: u64) -> PmemOptions {
     PmemOptions::new(bytes).mode(PmemMode::StandIn)
 }
 
+/// What `TERRANE_TEST_MEDIUM` may say; a log otherwise.
+const MEDIA: [&str; 4] = ["pmem", "pmem-index", "pmem-log", "page-cache"];
+
 fn is_medium(name: &str) -> bool {
-    std::env::var("TERRANE_TEST_MEDIUM").is_ok_and(|medium| medium == name)
+    std::env::var("TERRANE_TEST_MEDIUM").is_ok_and(|medium| {
+        assert!(MEDIA.contains(&medium.as_str()), "TERRANE_TEST_MEDIUM is one of {MEDIA:?}, not {medium}");
+        medium == name
+    })
 }
 
 /// Whether databases have persistent memory in place of a log: the same tests are for all media.

@@ -136,11 +136,11 @@ pub fn damage_is_reported_and_given_up_when_asked_for(image: &Image, memory_byte
             Ok(db) => assert_eq!(prefix(&db), all, "{at}"),
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::Corruption, "{at}: {e}");
-                assert!(e.hint().is_some_and(|h| h.contains("renew_memory")), "{e}");
+                assert!(e.hint().is_some_and(|h| h.contains("renew_pmem")), "{e}");
                 reported += 1;
             }
         }
-        let db = open(&media, &without_medium().renew_memory(true)).unwrap();
+        let db = open(&media, &without_medium().renew_pmem(true)).unwrap();
         assert_eq!(prefix(&db), all, "{at}");
         renewed += u64::from(db.stats().pmem_renewed);
         db.close().unwrap();

@@ -20,7 +20,7 @@ use crate::tombstone::During;
 
 /// What came of a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum Outcome {
     /// It is written, if it has records here.
     Writes,
     /// It has no locks and needs some by now, and comes again: see `txn::plain`.
@@ -77,19 +77,19 @@ impl Engine {
         let (units, mut zones) = (request.units(), request.zones.take());
         let mut scratch = std::mem::take(&mut request.item);
         let target = Target::new(&request.tables[0]);
-        let (mut turn, mut place) = (Turn::Writes, Ok(None));
+        let (mut turn, mut place) = (Outcome::Writes, Ok(None));
         let reserved = self.ring.reserve_in_turn(units, &**self, |_, epoch| {
             // Behind the reservation, both: see `Engine::take_turn`.
             let len = request.lengths[0] as usize;
             if self.journal.is_closed() {
-                turn = Turn::Closing;
+                turn = Outcome::Closing;
             } else if request.is_unlocked() && self.transactions.guarded() {
-                turn = Turn::IsLate;
+                turn = Outcome::IsLate;
             } else if len > 0
                 && let Some(chain) = target.chain(epoch)
             {
                 match zones.is_none() && !chain.has_room(len) {
-                    true => turn = Turn::IsShort,
+                    true => turn = Outcome::IsShort,
                     false => place = chain.assign(len, zones.as_mut()).map(Some),
                 }
             }
@@ -110,7 +110,7 @@ impl Engine {
                 let to = Assigned { from, units, place, memtable };
                 self.write_lone(to, &request, &mut scratch, &mut entry.written)
             }
-            (Ok(_), _) if turn == Turn::Writes && request.lengths[0] > 0 => {
+            (Ok(_), _) if turn == Outcome::Writes && request.lengths[0] > 0 => {
                 self.free_values_for(&request, |id| id == target.table.id)
             }
             (place, _) => place.map(drop),
@@ -120,25 +120,25 @@ impl Engine {
         let full = is_full.then(|| target.table.clone());
         drop(target);
         request.item = scratch;
-        self.trail(trailing, from, &request, turn == Turn::Writes, &mut entry);
+        self.trail(trailing, from, &request, turn == Outcome::Writes, &mut entry);
         let mut again = None;
         match turn {
-            Turn::Writes => {
+            Outcome::Writes => {
                 // Others may wait for what it has not opened.
                 drop(zones);
                 entry.take(request, from + units * 8 - 1);
                 reservation.fill(entry);
             }
-            Turn::IsLate | Turn::IsShort => {
+            Outcome::IsLate | Outcome::IsShort => {
                 request.zones = zones;
                 reservation.fill(entry);
                 let list = smallvec![request];
                 again = Some(Box::new(match turn {
-                    Turn::IsShort => Again { short: list, ..Again::default() },
+                    Outcome::IsShort => Again { short: list, ..Again::default() },
                     _ => Again { late: list, ..Again::default() },
                 }));
             }
-            Turn::Closing => {
+            Outcome::Closing => {
                 reservation.fill(entry);
                 self.refuse(request, closing());
             }

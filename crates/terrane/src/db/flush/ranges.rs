@@ -1,7 +1,7 @@
 //! The records of a memtable as the extents of a run, a range of keys at a time.
 //!
-//! The job that writes a memtable out takes ranges in turn, and so does whatever thread of the pool for such jobs is idle. Each range has a writer, and
-//! extents, of its own; what they wrote is one run, in order.
+//! The job that writes a memtable out takes ranges in turn, and so does whatever thread of the pool for such jobs is idle. Each
+//! range has a writer, and extents, of its own; what they wrote is one run, in order.
 
 use std::sync::Arc;
 

@@ -42,7 +42,7 @@ fn sample_of(n: u32, compression: Compression) -> (Arc<SimMedia>, Arc<Extent>, V
 }
 
 fn many(media: &dyn Media, extent: &Arc<Extent>, blocks: &[BlockHandle]) -> Result<Vec<Bytes>> {
-    many_beside(media, &Cache::new(CacheOptions::new(1 << 20)), extent, blocks)
+    many_beside(media, &Cache::new(CacheOptions::for_processors(1 << 20, 2)), extent, blocks)
 }
 
 fn many_beside(
@@ -85,7 +85,7 @@ fn what_the_cache_has_is_not_read_but_for_a_little_between_what_is() {
     let last = handles.len() - 1;
     let large = (1..last).find(|end| handles[*end].offset - handles[1].offset >= 128 << 10).unwrap();
     let reads_with = |chosen: &dyn Fn(usize) -> bool| {
-        let cache = Cache::new(CacheOptions::new(4 << 20));
+        let cache = Cache::new(CacheOptions::for_processors(4 << 20, 2));
         for (at, h) in handles.iter().enumerate().filter(|(at, _)| chosen(*at)) {
             cache.insert(extent.frame(h.offset), &all[at], Priority::Data);
         }
@@ -108,7 +108,7 @@ fn an_attached_extent_is_read_for_its_records_have_other_sequences() {
     let attached =
         Extent::new(Arc::new(extent.meta.attached(77)), file, "users".into(), Reclaimer::new(|| {}));
     let handles = handles(&extent).unwrap();
-    let cache = Cache::new(CacheOptions::new(1 << 20));
+    let cache = Cache::new(CacheOptions::for_processors(1 << 20, 2));
     for (h, b) in handles.iter().zip(&blocks) {
         cache.insert(attached.frame(h.offset), &b.bytes, Priority::Data);
     }
@@ -122,7 +122,7 @@ fn a_frame_that_is_not_as_stored_is_not_taken_for_it() {
     for compression in [Compression::None, Compression::Zstd] {
         let (media, extent, blocks) = sample(compression);
         let handles = handles(&extent).unwrap();
-        let cache = Cache::new(CacheOptions::new(1 << 20));
+        let cache = Cache::new(CacheOptions::for_processors(1 << 20, 2));
         let plain = compression == Compression::None;
         for (h, b) in handles.iter().zip(&blocks) {
             let mut bytes = b.bytes.clone();

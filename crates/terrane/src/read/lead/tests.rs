@@ -12,7 +12,7 @@ fn opened(rows: &[Row]) -> Opened {
     for (key, seq, kind) in rows {
         b.add(key.as_bytes(), *seq, *kind, key.as_bytes());
     }
-    let cache = Cache::new(CacheOptions::new(1 << 20));
+    let cache = Cache::new(CacheOptions::for_processors(1 << 20, 2));
     Opened::new(cache.insert(FrameKey::new(1, 0), b.finish().bytes, Priority::Data)).unwrap()
 }
 

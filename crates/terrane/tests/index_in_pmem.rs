@@ -15,7 +15,7 @@ use terrane::{
 
 /// Of 128 zones.
 fn memory() -> PmemOptions {
-    PmemOptions::new(4 << 20).zone_bytes(32 << 10).index_in_memory(true)
+    PmemOptions::new(4 << 20).zone_bytes(32 << 10).index_in_pmem(true)
 }
 
 fn options() -> Options {
@@ -103,7 +103,7 @@ fn far_more_than_the_memory_goes_through_it() {
     drop(t);
     db.close().unwrap();
     // Where the index is may change.
-    let db = open(&media, &tiny().medium(Medium::Pmem(memory().index_in_memory(false)))).unwrap();
+    let db = open(&media, &tiny().medium(Medium::Pmem(memory().index_in_pmem(false)))).unwrap();
     let t = db.subtable("t").unwrap();
     put(&db, &t, records..records + 4000);
     assert_eq!(db.stats().pmem_index_bytes, 0);
