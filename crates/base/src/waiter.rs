@@ -64,7 +64,7 @@ impl Waiter {
     fn tell(self, outcome: Result<u64>, wakes: &mut Wakes) {
         match self {
             Waiter::Waker(waker) => wakes.0.push(Wake::Task(waker)),
-            Waiter::Callback(f) => guarded(|| f(outcome)),
+            Waiter::Callback(f) => drop(unharmed(|| f(outcome))),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Wakes {
         for wake in self.0.drain(..) {
             match wake {
                 Wake::Thread(completion) => completion.rouse(),
-                Wake::Task(waker) => guarded(|| waker.wake()),
+                Wake::Task(waker) => drop(unharmed(|| waker.wake())),
             }
         }
     }
@@ -116,13 +116,16 @@ impl Drop for Wakes {
     }
 }
 
-/// Runs foreign code on a thread that has more to settle, so a panic in it ends here: the panic hook has reported it, and the outcome is
-/// not changed by it.
-fn guarded(f: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
-        // What a panic carries is foreign too.
-        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            std::mem::forget(again);
+/// Runs foreign code on a thread that has more to do; `None` if it panics, which the panic hook has reported then.
+pub fn unharmed<R>(foreign: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(foreign)) {
+        Ok(r) => Some(r),
+        Err(payload) => {
+            // What a panic carries is foreign too.
+            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                std::mem::forget(again);
+            }
+            None
         }
     }
 }

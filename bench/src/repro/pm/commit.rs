@@ -9,7 +9,7 @@ use terrane::media::PmemMode;
 use terrane::{Db, Durability, Medium, Options, PmemOptions, SubtableOptions, WriteBatch};
 use terrane_format::chain::{ITEM_HEADER, record_len};
 
-use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, batches, line, part, scaled, together};
+use super::{Hand, KEY_BYTES, Memory, Nodes, ROUNDS, Store, batches, dir_of, line, part, scaled, together};
 use crate::Failure;
 use crate::args::ReproArgs;
 use crate::report::median;
@@ -51,21 +51,7 @@ pub(in crate::repro) fn measure(
         let by_batch = all(&memory, records, &BATCHES.map(|batch| (batch, ALL_THREADS)))?;
         let by_threads = all(&memory, records, &THREADS.map(|threads| (BATCH, threads)))?;
         let best = |of: &[Measured]| of.iter().map(|m| m.0).fold(0.0, f64::max);
-        for (batch, (speed, p99)) in BATCHES.iter().zip(&by_batch) {
-            let row = format!("{ALL_THREADS} threads, {batch} records a commit");
-            see(line(
-                FIGURE,
-                row.clone(),
-                None,
-                speed / 1e6,
-                "M records/s",
-                format!("p99 {p99:.1} us; {what}"),
-            ))?;
-            if *batch > 1 {
-                let claimed = (*batch == ENOUGH).then_some(GAIN);
-                see(line(FIGURE, row, claimed, speed / by_batch[0].0, "x one record", what.to_owned()))?;
-            }
-        }
+        say_by_batch(&by_batch, "", Some(GAIN), what, see)?;
         let last = |of: &[Measured]| of.last().map_or(0.0, |m| m.0) / best(of);
         let row = format!("{ALL_THREADS} threads: largest commits");
         see(line(FIGURE, row, Some(KEPT), last(&by_batch), "of the best", what.to_owned()))?;
@@ -93,12 +79,24 @@ fn through_engine(
         }
     }
     let measured: Vec<Measured> = rounds.iter().map(|r| medians(r)).collect();
-    for (batch, (speed, p99)) in BATCHES.iter().zip(&measured) {
-        let row = format!("{ALL_THREADS} threads, {batch} records a commit, whole engine");
-        let what = a.pm_and_instructions();
-        see(line(FIGURE, row.clone(), None, speed / 1e6, "M records/s", format!("p99 {p99:.1} us; {what}")))?;
+    say_by_batch(&measured, ", whole engine", None, a.pm_and_instructions(), see)
+}
+
+/// What commits of [`BATCHES`] do, and how many times one record's; of [`ENOUGH`] a gain may be claimed.
+fn say_by_batch(
+    measured: &[Measured],
+    by: &str,
+    gain: Option<f64>,
+    what: &str,
+    see: &mut dyn FnMut(Line) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    for (batch, (speed, p99)) in BATCHES.iter().zip(measured) {
+        let row = format!("{ALL_THREADS} threads, {batch} records a commit{by}");
+        let note = format!("p99 {p99:.1} us; {what}");
+        see(line(FIGURE, row.clone(), None, speed / 1e6, "M records/s", note))?;
         if *batch > 1 {
-            see(line(FIGURE, row, None, speed / measured[0].0, "x one record", what.to_owned()))?;
+            let claimed = gain.filter(|_| *batch == ENOUGH);
+            see(line(FIGURE, row, claimed, speed / measured[0].0, "x one record", what.to_owned()))?;
         }
     }
     Ok(())
@@ -109,10 +107,7 @@ fn run_engine(a: &ReproArgs, records: u64, batch: usize) -> Result<Measured, Fai
     // A memtable freezes at half of what memtables may take.
     let stored = records * (record_len(KEY_BYTES, VALUE_BYTES) + ITEM_HEADER) as u64;
     let bytes = (3 * stored).max(64 << 20);
-    let dir = match a.pm_mode() {
-        PmemMode::Dax => Scratch::of_memory(a.pm_dir.as_deref(), None, bytes)?,
-        _ => Scratch::of_memory(None, a.dir.as_deref(), bytes)?,
-    };
+    let dir = dir_of(a, a.pm_mode(), bytes)?;
     let apart = Scratch::new(a.dir.as_deref())?;
     let memory = PmemOptions::new(bytes).path(dir.path().join("pmem")).mode(a.pm_mode());
     let db = Db::open(apart.path().join("db"), Options::new().medium(Medium::Pmem(memory)))?;

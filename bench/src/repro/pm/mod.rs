@@ -59,11 +59,7 @@ impl Memory {
     ) -> Result<Memory, Failure> {
         let zones = (record_bytes * 3).div_ceil(ZONE_BYTES) + 64;
         let bytes = (zones * (ZONE_BYTES + 8) + (1 << 20)).next_multiple_of(4096);
-        let dir = match mode {
-            PmemMode::PageCache => Scratch::new(a.dir.as_deref())?,
-            PmemMode::Dax => Scratch::of_memory(a.pm_dir.as_deref(), None, bytes)?,
-            PmemMode::StandIn => Scratch::of_memory(None, a.dir.as_deref(), bytes)?,
-        };
+        let dir = dir_of(a, mode, bytes)?;
         let path = dir.path().join("pm");
         let media = RealMedia::with_pmem_cost(RealOptions::default(), costs.map(PmCost::cost))?;
         let plan = Plan { bytes, subtables: 16, memtables: 64, zone_bytes: ZONE_BYTES };
@@ -74,6 +70,15 @@ impl Memory {
     /// Maps it.
     pub(super) fn open(&self) -> Result<Arc<Space>, Failure> {
         Ok(Space::open(&*self.media, &self.path, self.mode, UUID, 0)?)
+    }
+}
+
+/// Where a file of so many bytes lies that is mapped in this mode.
+fn dir_of(a: &ReproArgs, mode: PmemMode, bytes: u64) -> Result<Scratch, Failure> {
+    match mode {
+        PmemMode::PageCache => Scratch::new(a.dir.as_deref()),
+        PmemMode::Dax => Scratch::of_memory(a.pm_dir.as_deref(), None, bytes),
+        PmemMode::StandIn => Scratch::of_memory(None, a.dir.as_deref(), bytes),
     }
 }
 

@@ -16,13 +16,13 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use terrane_base::reclaim::Stay;
+use terrane_base::waiter::unharmed;
 use terrane_base::{Error, Result, SubtableId};
 use terrane_format::Kind;
 
@@ -47,20 +47,6 @@ impl Drop for Closing<'_> {
 
 /// So full may memory be before cores let go of it each time they do what is sent to them.
 const SHORT: f64 = 0.3;
-
-/// Runs foreign code; `None` if it panics, which the panic hook has reported then.
-fn unharmed<R>(foreign: impl FnOnce() -> R) -> Option<R> {
-    match catch_unwind(AssertUnwindSafe(foreign)) {
-        Ok(r) => Some(r),
-        Err(payload) => {
-            // What a panic carries is foreign too.
-            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(again);
-            }
-            None
-        }
-    }
-}
 
 /// Requests that a turn takes of each lane.
 const TAKE: usize = 64;
