@@ -288,6 +288,13 @@ const MUTANTS: &[Mutant] = &[
         tests: &["db::commit"],
     },
     Mutant {
+        name: "commits go on behind one that its thread left half way",
+        file: COMMIT,
+        old: "self.0.journal.poison(&Error::new(ErrorKind::Poisoned, \"a thread died while it settled commits\"));",
+        new: "",
+        tests: &["db::commit"],
+    },
+    Mutant {
         name: "who comes again waits for zones though there is room",
         file: "crates/terrane/src/chains/commit/again.rs",
         old: "let has_room = self.seems_to_have_room(&r);",

@@ -95,11 +95,8 @@ pub(crate) fn other_media() -> Result<Counts, Failure> {
     for (medium, chosen) in all {
         // With the programs, which have none of these: their features are the workspace's, so that what its tests were built of serves again.
         let mut c = cargo(["test", "-p", "terrane", "-p", "terrane-cli", "-p", "terrane-bench"]);
-        c.env("TERRANE_TEST_MEDIUM", medium);
-        if matches!(medium, "pmem" | "page-cache") {
-            // The tests within the engine.
-            c.arg("--lib");
-        }
+        // And the tests within the engine.
+        c.env("TERRANE_TEST_MEDIUM", medium).arg("--lib");
         for test in &chosen {
             c.args(["--test", test]);
         }

@@ -97,6 +97,16 @@ pub(super) const ALL: &[Figure] = &[
         parts: pm_ycsb_40,
     },
     Figure {
+        name: "pm-ycsb-long",
+        about: "the same, uniform, A and F, for as long as it takes A to rewrite all of the memory (simulated)",
+        parts: pm_ycsb_long,
+    },
+    Figure {
+        name: "pm-ycsb-blocks",
+        about: "the same, beside the better of 4 and 16 KiB a block, of all engines (simulated)",
+        parts: pm_ycsb_blocks,
+    },
+    Figure {
         name: "pm-dbsize",
         about: "YCSB D, synced, as the database grows sixfold (simulated)",
         parts: || vec![Part::PmGrowth],
@@ -136,7 +146,10 @@ const YCSB_LATENCIES: [(W, f64); 3] = [(W::YcsbA, 0.64), (W::YcsbB, 0.61), (W::Y
 const YCSB_IO: f64 = 0.06;
 /// Of all files in persistent memory.
 const IN_MEMORY_REMARK: &str = "the reference lost under zipf";
-const YCSB_RECORDS: &str = "--records 2000000 --key-bytes 8 --value-bytes 500 --cache-mib 192 --direct --threads 2 --sync --rocksdb-block-kib 16";
+const YCSB_RECORDS: &str =
+    "--records 2000000 --key-bytes 8 --value-bytes 500 --cache-mib 192 --direct --threads 2 --sync";
+/// The memory holds a little less than a fourth of that.
+const YCSB_MEMORY: &str = "--memtable-mib 208";
 
 pub(super) fn named(name: &str) -> Option<&'static Figure> {
     ALL.iter().find(|f| f.name == name)
@@ -394,8 +407,8 @@ fn ycsb_claims() -> impl Iterator<Item = Claim> {
 /// memtables; beside it one that has as much memory for them as XP, and RocksDB like either, synced and not. Caches have a fifth of the
 /// data, as there, where half of that were for rows.
 fn pm_ycsb() -> Vec<Part> {
-    // The data is a little more than four times what the memory holds. With zipf A writes more than that, uniform half as much.
-    let sizes = format!("{YCSB_RECORDS} --memtable-mib 208 --ops 1000000000 --seconds 13");
+    // With zipf A writes more than the memory holds, uniform half as much.
+    let sizes = format!("{YCSB_RECORDS} --rocksdb-block-kib 16 {YCSB_MEMORY} --ops 1000000000 --seconds 13");
     let parts = ["0", "0.9999"].into_iter().flat_map(|zipf| {
         let beside = YCSB_CLAIMS.into_iter().map(|(w, _)| pair(PM, SKIPLIST, w, Of::Speed, None));
         let others = [
@@ -434,9 +447,37 @@ fn pm_ycsb() -> Vec<Part> {
 fn pm_ycsb_costs(zipf: &str) -> Part {
     let command = format!(
         "--workload ycsb-a,ycsb-b,ycsb-d,ycsb-f --tables 16 --zipf {zipf} --engine {PM},{SMALL} --pm-cost optane {YCSB_RECORDS} \
-         --memtable-mib 208 --ops 1000000000 --seconds 10"
+         {YCSB_MEMORY} --ops 1000000000 --seconds 10"
     );
     Part::Rows { command, claims: ycsb_claims().collect() }
+}
+
+/// Longer, so that uniform A rewrites all of the memory in each round.
+fn pm_ycsb_long() -> Vec<Part> {
+    let command = format!(
+        "--workload ycsb-a,ycsb-f --tables 16 --zipf 0 --engine {PM},{SMALL},rocksdb-small {YCSB_RECORDS} --rocksdb-block-kib 16 \
+         {YCSB_MEMORY} --ops 1000000000 --seconds 30"
+    );
+    let written = |claim: &Claim| [W::YcsbA, W::YcsbF].contains(&claim.workload);
+    let base = [W::YcsbA, W::YcsbF].map(|w| pair(SMALL, "rocksdb-small", w, Of::Speed, Some(0.9)));
+    vec![Part::Rows { command, claims: ycsb_claims().filter(written).chain(base).collect() }]
+}
+
+/// Blocks of 4 KiB beside those of 16, of which each engine's better one counts: smaller ones hold less that nobody wants.
+fn pm_ycsb_blocks() -> Vec<Part> {
+    let part = |zipf| {
+        let command = format!(
+            "--workload ycsb-a,ycsb-b,ycsb-d,ycsb-f --tables 16 --zipf {zipf} --engine {PM},{SMALL},rocksdb,rocksdb-small \
+             --terrane-block-kib 4,16 --rocksdb-block-kib 4,16 {YCSB_RECORDS} {YCSB_MEMORY} --ops 1000000000 --seconds 8"
+        );
+        let of = |(w, bound)| {
+            let [ours, theirs] = [(PM, SMALL, Some(bound)), (PM, THEIRS, None)]
+                .map(|(whose, against, bound)| pair(whose, against, w, Of::Speed, bound));
+            [ours, theirs, pair(SMALL, "rocksdb-small", w, Of::Speed, Some(0.9))]
+        };
+        Part::Rows { command, claims: YCSB_CLAIMS.into_iter().flat_map(of).collect() }
+    };
+    ["0", "0.9999"].map(part).into()
 }
 
 /// Uniform, where it is how much the memory holds that counts: as much of the data as the reference's, 200 of 500 GB.

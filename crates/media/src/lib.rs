@@ -166,7 +166,7 @@ pub trait Media: Send + Sync + Debug + 'static {
     /// # Errors
     /// [`terrane_base::ErrorKind::Locked`] if another process, or another guard of this one, holds it.
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>>;
-    /// Bytes free on the device that holds `dir`.
+    /// Bytes free on the device that holds `dir`; `u64::MAX` where there is no bound but main memory.
     fn free_space(&self, dir: &Path) -> Result<u64>;
     /// Identifies this boot of the machine: two opens with equal ids had no power failure between them.
     fn boot_id(&self) -> [u8; 16];

@@ -169,7 +169,8 @@ impl Media for RealMedia {
 
     fn free_space(&self, dir: &Path) -> Result<u64> {
         let s = rustix::fs::statvfs(named(dir)).map_err(|e| io_error(e.into(), "statvfs", dir))?;
-        Ok(s.f_bavail.saturating_mul(s.f_frsize))
+        // One without a bound says that it has no blocks at all.
+        Ok(if s.f_blocks == 0 { u64::MAX } else { s.f_bavail.saturating_mul(s.f_frsize) })
     }
 
     fn boot_id(&self) -> [u8; 16] {

@@ -34,8 +34,8 @@ impl PmemOptions {
     /// must lie on a file system of persistent memory. Memtables may take seven eighths of it, in place of
     /// [`crate::Options::memtable_bytes`] (see [`PmemOptions::memtable_bytes`]), and are written out when they have half of that.
     ///
-    /// Each subtable that is written to has a *zone* of it at least: 512 KiB with up to 2 GiB, 4 MiB with more than 8 GiB. Choose a hundred
-    /// times what all these zones take, or more. The file is written whole when it is made, and keeps its size: other `bytes` count
+    /// Each subtable that is written to has a *zone* of it at least: 512 KiB with 32 MiB to 2 GiB, 4 MiB with more than 8 GiB, a 64th of a smaller
+    /// one. Choose a hundred times what all these zones take, or more. The file is written whole when it is made, and keeps its size: other `bytes` count
     /// only where opening finds no file that it can open, and makes a new one.
     ///
     /// What finds the records, indexes and filters, is in main memory in addition, some 50 bytes a record
@@ -62,7 +62,7 @@ impl PmemOptions {
         Self::new(bytes.div_ceil(spare - 1).saturating_mul(spare).max(MIN_PMEM_BYTES))
     }
 
-    /// Bytes of its file.
+    /// Bytes that are wanted. Its file has as many, down to whole pages of 4096.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,3 +1,6 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU64;
+
 use terrane_media::PmemMode;
 use terrane_media::sim::{CrashKind, SimMedia};
 
@@ -198,4 +201,47 @@ fn what_is_ordered_has_zones_before_it_has_its_place() {
         assert!(has_zones());
         drop((most, one));
     });
+}
+
+/// At each call that changes persistent memory in turn, from the first of a commit to two subtables on: what is committed to one of them behind it,
+/// if anything still can be, makes no part of it durable.
+#[test]
+fn a_thread_that_dies_half_way_leaves_its_commit_whole_or_not_there() {
+    let (mut outcomes, mut refused) = (Vec::new(), 0);
+    for at in 0.. {
+        let media = SimMedia::new(1);
+        let memory = Medium::Pmem(PmemOptions::new(4 << 20).zone_bytes(32 << 10));
+        let db = Db::open_on(media.clone(), "/db", Options::new().medium(memory)).unwrap();
+        let tables = ["a", "b"].map(|name| db.create_subtable(name, SubtableOptions::new()).unwrap());
+        let both = |key: &[u8]| {
+            let mut batch = WriteBatch::new();
+            tables.iter().for_each(|t| batch.put(t, key, b"v").unwrap());
+            db.write(batch, Durability::Buffered)
+        };
+        both(b"before").unwrap();
+        // Each is tried at each call.
+        let (call, one) = (at / 2, at as usize % 2);
+        let calls = AtomicU64::new(0);
+        media.on_op(Some(Arc::new(move |_, _| {
+            assert!(calls.fetch_add(1, Ordering::Relaxed) != call, "the thread dies here");
+        })));
+        let died = catch_unwind(AssertUnwindSafe(|| both(b"half"))).is_err();
+        media.on_op(None);
+        if !died {
+            break;
+        }
+        let behind = tables[one].put(b"behind", b"v");
+        refused += u32::from(behind.as_ref().is_err_and(|e| e.kind() == ErrorKind::Poisoned));
+        for kind in [CrashKind::Process, CrashKind::PowerKept, CrashKind::PowerLost] {
+            let again = Db::open_on(media.image().crash(kind, at), "/db", Options::new()).unwrap();
+            let has =
+                |key: &[u8]| ["a", "b"].map(|name| again.subtable(name).unwrap().get(key).unwrap().is_some());
+            assert_eq!(has(b"before"), [true; 2], "{call}, {one}, {kind:?}");
+            assert_eq!(has(b"behind")[one], behind.is_ok(), "{call}, {one}, {kind:?}");
+            let [half, other] = has(b"half");
+            assert_eq!(half, other, "{call}, {one}, {kind:?}");
+            outcomes.push(half);
+        }
+    }
+    assert!(refused > 0 && outcomes.contains(&true) && outcomes.contains(&false), "{refused} {outcomes:?}");
 }
