@@ -164,6 +164,9 @@ pub(crate) struct ReproArgs {
     /// simulated. Default: all of it is simulated
     #[arg(long, value_name = "DIR")]
     pub(crate) pm_dir: Option<PathBuf>,
+    /// Only those parts of figures whose files are in main memory (`page-cache` has some)
+    #[arg(long)]
+    pub(crate) in_memory: bool,
     /// The rows behind the figures go to standard error as JSON, instead of as text
     #[arg(long)]
     pub(crate) rows: bool,

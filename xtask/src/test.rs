@@ -26,7 +26,7 @@ pub(crate) struct TestArgs {
     /// Only the loom models
     #[arg(long)]
     models: bool,
-    /// Only crashes in persistent memory: a million different images of commits, and long histories of the engine
+    /// Only crashes in persistent memory: a million different images of commits, and a million of the engine
     #[arg(long, conflicts_with_all = ["long", "models"])]
     crashes: bool,
 }
@@ -122,8 +122,8 @@ fn of_engine() -> Result<Vec<String>, Failure> {
 /// So many histories of commits in persistent memory leave a million different images, and take 20 to 30 minutes on two cores.
 const CHAIN_HISTORIES: &str = "240";
 
-/// So many histories of the engine, of three hundred operations each, take about an hour on two cores.
-const ENGINE_HISTORIES: &str = "3";
+/// So many histories of the engine, of three hundred operations each, leave as many, and take an hour and more.
+const ENGINE_HISTORIES: &str = "7";
 
 /// Crashes in persistent memory at every store and fence: of what commits are made of, and of the whole engine, with a log behind it and with indexes
 /// in it too; and with memory in the page cache at every call.
@@ -136,14 +136,15 @@ fn crashes() -> Result<Counts, Failure> {
             .env("TERRANE_DISTINCT", "1000000"),
     )?;
     counts.add(chosen(
-        "every crash of the engine",
+        "a million crash images of the engine",
         cargo(["test", "-p", "terrane", "--release", "--test", "crash"])
             .args(["no_crash_anywhere", "--", "--nocapture"])
             .env("TERRANE_TEST_MEDIUM", "pmem")
             .env("TERRANE_CRASH_EXHAUSTIVE", "1")
             .env("TERRANE_CRASH_OPS", "300")
-            .env("TERRANE_CRASH_NESTED", "200")
-            .env("TERRANE_CRASH_SEEDS", ENGINE_HISTORIES),
+            .env("TERRANE_CRASH_NESTED", "2000")
+            .env("TERRANE_CRASH_SEEDS", ENGINE_HISTORIES)
+            .env("TERRANE_DISTINCT", "1000000"),
     )?);
     counts.add(chosen(
         "a crash at every call with page-cache",

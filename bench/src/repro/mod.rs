@@ -65,7 +65,7 @@ struct Line {
 pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
     if a.name.iter().any(|n| n == "list") {
         for f in figures::ALL {
-            report::say(&format!("{:<14}{}", f.name, f.about))?;
+            report::say(&format!("{:<16}{}", f.name, f.about))?;
         }
         return Ok(());
     }
@@ -78,7 +78,12 @@ pub(crate) fn run(a: &ReproArgs) -> Result<(), Failure> {
     }
     let wanted = figures::ALL.iter().filter(|f| all || a.name.iter().any(|n| n == f.name));
     for figure in wanted {
-        for part in (figure.parts)() {
+        let chosen = |part: &Part| !a.in_memory || matches!(part, Part::InMemory { .. });
+        let parts: Vec<Part> = (figure.parts)().into_iter().filter(chosen).collect();
+        if parts.is_empty() {
+            report::note(&format!("{}: no part of it is of files in main memory", figure.name));
+        }
+        for part in parts {
             match part {
                 Part::Rows { command, claims } => measure(a, figure.name, &command, &claims)?,
                 Part::InMemory { command, claims } => in_main_memory(a, figure.name, &command, &claims)?,
