@@ -172,6 +172,11 @@ fn pair(whose: &'static str, against: &'static str, workload: W, of: Of, bound: 
     Claim { whose, against, bound, ..stated(workload, of).with(2) }
 }
 
+/// What is taken for the reference's engine with a log, beside RocksDB like it: it is to be nothing that is easily beaten.
+fn base(whose: &'static str, against: &'static str, workload: W) -> Claim {
+    pair(whose, against, workload, Of::Speed, Some(0.9))
+}
+
 /// With one thread and with two.
 fn speeds(bounds: &[(W, f64)]) -> Vec<Claim> {
     let of = |threads| bounds.iter().map(move |&(w, bound)| claim(w, Of::Speed, bound).with(threads));
@@ -421,7 +426,7 @@ fn pm_ycsb() -> Vec<Part> {
             ..pair("terrane-pm-memory", "terrane-skiplist-memory", w, Of::Speed, Some(1.0))
         });
         let base = [(SMALL, "rocksdb-small"), (SKIPLIST, THEIRS)].into_iter().flat_map(|(whose, against)| {
-            YCSB_CLAIMS.into_iter().map(move |(w, _)| pair(whose, against, w, Of::Speed, Some(0.9)))
+            YCSB_CLAIMS.into_iter().map(move |(w, _)| base(whose, against, w))
         });
         let points = ycsb_claims().chain(beside).chain(others).chain(in_memory).chain(base).collect();
         [
@@ -459,7 +464,7 @@ fn pm_ycsb_long() -> Vec<Part> {
          {YCSB_MEMORY} --ops 1000000000 --seconds 30"
     );
     let written = |claim: &Claim| [W::YcsbA, W::YcsbF].contains(&claim.workload);
-    let base = [W::YcsbA, W::YcsbF].map(|w| pair(SMALL, "rocksdb-small", w, Of::Speed, Some(0.9)));
+    let base = [W::YcsbA, W::YcsbF].map(|w| base(SMALL, "rocksdb-small", w));
     vec![Part::Rows { command, claims: ycsb_claims().filter(written).chain(base).collect() }]
 }
 
@@ -471,9 +476,8 @@ fn pm_ycsb_blocks() -> Vec<Part> {
              --terrane-block-kib 4,16 --rocksdb-block-kib 4,16 {YCSB_RECORDS} {YCSB_MEMORY} --ops 1000000000 --seconds 8"
         );
         let of = |(w, bound)| {
-            let [ours, theirs] = [(PM, SMALL, Some(bound)), (PM, THEIRS, None)]
-                .map(|(whose, against, bound)| pair(whose, against, w, Of::Speed, bound));
-            [ours, theirs, pair(SMALL, "rocksdb-small", w, Of::Speed, Some(0.9))]
+            let beside = |against, bound| pair(PM, against, w, Of::Speed, bound);
+            [beside(SMALL, Some(bound)), beside(THEIRS, None), base(SMALL, "rocksdb-small", w)]
         };
         Part::Rows { command, claims: YCSB_CLAIMS.into_iter().flat_map(of).collect() }
     };

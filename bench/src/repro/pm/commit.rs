@@ -50,12 +50,12 @@ pub(in crate::repro) fn measure(
         let memory = Memory::create(a, mode, None, record_bytes(records))?;
         let by_batch = all(&memory, records, &BATCHES.map(|batch| (batch, ALL_THREADS)))?;
         let by_threads = all(&memory, records, &THREADS.map(|threads| (BATCH, threads)))?;
-        let best = |of: &[Measured]| of.iter().map(|m| m.0).fold(0.0, f64::max);
         say_by_batch(&by_batch, "", Some(GAIN), what, see)?;
         // Of those with more records, or more threads, than the best.
         let kept = |of: &[Measured]| {
-            let from = of.iter().position(|m| m.0 == best(of)).unwrap_or_default();
-            of[from..].iter().map(|m| m.0).fold(best(of), f64::min) / best(of)
+            let speeds = of.iter().map(|m| m.0);
+            let best = speeds.clone().fold(0.0, f64::max);
+            speeds.skip_while(|speed| *speed < best).fold(best, f64::min) / best
         };
         let row = format!("{ALL_THREADS} threads: least behind the best");
         see(line(FIGURE, row, Some(KEPT), kept(&by_batch), "of the best", what.to_owned()))?;
