@@ -227,9 +227,16 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a memory in the page cache that has more than its log goes on",
         file: "crates/terrane/src/recovery/memory.rs",
-        old: "if !(is_short && in_page_cache) {",
-        new: "if true {",
+        old: "if is_short && in_page_cache {",
+        new: "if false {",
         tests: &["page_cache"],
+    },
+    Mutant {
+        name: "a memtable that comes free at opening says that it has what is beside it",
+        file: "crates/terrane/src/db/freeze.rs",
+        old: "let chain = chains.create(table.id, self.settled())?;",
+        new: "let chain = chains.create(table.id, 0)?;",
+        tests: &["trailing_log"],
     },
     Mutant {
         name: "a log with a gap is taken for all there was",

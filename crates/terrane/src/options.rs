@@ -241,12 +241,11 @@ impl Options {
         self
     }
 
-    /// Whether a persistent memory that is gone or damaged, is a copy from before, or has no memtable left that opening needs, is given
-    /// up, and a new one made in its place, with what the log behind it has ([`PmemOptions::trailing_log`]). Default: no. On a device
-    /// that may lose the newest commits: all those are there for which a [`Durability::Sync`] commit or [`crate::Db::sync`] returned, and
-    /// what there is behind them is a prefix. A memory that is whole and has room stays as it is. In the page cache, where a memory that
-    /// is gone or from before is made anew without being asked, one that cannot be read for now is given up as well.
-    /// [`crate::Stats::pmem_renewed`] says whether one was made.
+    /// Whether a persistent memory that is gone or damaged, or is a copy from before, is given up, and a new one made in its place, with
+    /// what the log behind it has ([`PmemOptions::trailing_log`]). Default: no. On a device that may lose the newest commits: all those
+    /// are there for which a [`Durability::Sync`] commit or [`crate::Db::sync`] returned, and what there is behind them is a prefix. A
+    /// memory that is whole stays as it is. In the page cache, where a memory that is gone or from before is made anew without being
+    /// asked, one that cannot be read for now is given up as well. [`crate::Stats::pmem_renewed`] says whether one was made.
     ///
     /// What lay at its place is put aside, as `NAME.lost-N`, and not removed. Opening fails all the same, and changes nothing, where
     /// there is no log; where the log lacks what the memory had ([`crate::Stats::log_gap`]); where the memory is another database's; and

@@ -5,7 +5,6 @@
 
 mod support;
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -376,20 +375,8 @@ fn with_many_subtables_it_opens_after_a_power_failure() {
 /// ... and when the process dies while a batch to more of them than there are memtables left for has come to the log alone.
 #[test]
 fn with_many_subtables_it_opens_after_the_process_died_in_a_batch_to_many() {
-    let (images, made) = in_a_batch_to_many(|memory| memory.mode(PmemMode::PageCache));
-    let (mut renewed, mut outcomes) = (0, BTreeSet::new());
-    for (stop, image) in images.iter().enumerate() {
-        let media = image.crash(CrashKind::Process, stop as u64);
-        let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop}: {e}"));
-        let is_there = has_batch_to_many(&db, made);
-        renewed += usize::from(db.stats().pmem_renewed);
-        db.close().unwrap();
-        let db = open(&media, &without_medium()).unwrap();
-        assert_eq!(has_batch_to_many(&db, made), is_there, "{stop}");
-        outcomes.insert(is_there);
-        db.close().unwrap();
-    }
-    assert!(renewed > 0 && outcomes.len() == 2, "{renewed} {outcomes:?}");
+    let (media, db, made) = with_records_in_many(|memory| memory.mode(PmemMode::PageCache));
+    all_open_behind_a_batch_to_many(&in_a_batch_to_many(&media, db, &(0..MANY)), made, &(0..MANY));
 }
 
 /// One that is asked for, in place of a lost one, and is too small for the subtables that there are: refused before anything is given up.

@@ -44,7 +44,8 @@ use crate::recovery::RING_SLOTS;
 /// Of how many parts of all zones' bytes one is left out of the memtables' budget: commits on their way may need zones beyond it.
 pub(crate) const SPARE: usize = 8;
 /// Of how many memtables one is left for openings: where a log trails, commits that were on their way to some subtables when the
-/// process died may have come to the log alone, and what follows these there needs memtables behind.
+/// process died may have come to the log alone, and what follows these there needs memtables behind. (Where it is too few, an opening has to
+/// write some out first.)
 const FOR_OPENINGS: u64 = 32;
 /// Zones that memtables may take at least, whatever their budget is to be.
 const LEAST_ZONES: usize = 16;

@@ -24,7 +24,7 @@ use crate::db::table::Table;
 use crate::memtable::Memtable;
 use crate::options::IndexKind;
 
-/// So often is a memtable tried to be frozen for which there is no other one to go on with.
+/// So often is a memtable tried to be had where there is none.
 const ATTEMPTS: u32 = 8;
 /// Memtables are looked at whenever another of so many parts of memory is in use, or is no more.
 const LOOKS: usize = 512;
@@ -66,8 +66,48 @@ impl Engine {
     /// As there; [`ErrorKind::OutOfSpace`] if none is freed.
     pub(crate) fn freeze_or_wait(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
         let is_left = || self.journal.chains().is_none_or(|chains| chains.has_memtable_left());
+        self.as_memtables_come(is_left, || self.freeze_now(table))
+    }
+
+    /// At opening: gives each of these subtables, which has an empty memtable in ordinary memory to go on with, one in persistent memory in
+    /// its place, as flushes free them. Nobody commits yet.
+    ///
+    /// # Errors
+    /// Why what is there cannot be written out.
+    pub(crate) fn go_on_in_memory(self: &Arc<Self>, waiting: &[SubtableId]) -> Result<()> {
+        let (tables, Some(chains)) = (self.tables.load_full(), self.journal.chains()) else { return Ok(()) };
+        let go_on = |table: &Arc<Table>| -> Result<()> {
+            let _freezing = self.freezing.lock();
+            let (kind, generation) = (table.options().index, table.state().active().generation());
+            // It may be one of those that are left for openings.
+            let chain = chains.create(table.id, self.settled())?;
+            let next = Memtable::chained(kind, generation, &self.memory, self.clock.clone(), chains, chain);
+            table.replace_active(Arc::new(next.salted(self.media.entropy())));
+            Ok(())
+        };
+        let is_left = || chains.space().memtables_left().0 > 0;
+        let mut waiting = waiting.iter().filter_map(|id| tables.by_id(*id));
+        waiting.try_for_each(|table| self.as_memtables_come(is_left, || go_on(table))).map_err(
+            |e| match e.kind() {
+                ErrorKind::OutOfSpace => tables.all().find_map(|t| t.standstill()).unwrap_or(e),
+                _ => e,
+            },
+        )?;
+        debug_assert!(tables.all().all(|t| t.state().active().chain().is_some()), "commits would be lost");
+        Ok(())
+    }
+
+    /// Attempts what takes a memtable, and where there is none waits for flushes to free some, until `is_left` says that they have.
+    ///
+    /// # Errors
+    /// What the attempt fails with; why nothing can be written any more.
+    fn as_memtables_come(
+        self: &Arc<Self>,
+        is_left: impl Fn() -> bool,
+        attempt: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            match self.freeze_now(table) {
+            match attempt() {
                 Err(e) if e.kind() == ErrorKind::OutOfSpace => {}
                 done => return done,
             }
@@ -85,7 +125,7 @@ impl Engine {
                 self.barrier()?;
             }
         }
-        self.freeze_now(table)
+        attempt()
     }
 
     fn freeze_locked(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {

@@ -87,18 +87,20 @@ impl Db {
     ///
     /// Time: proportional to the log that was not yet written out (about twice the memtable budget at most, or 128 MiB if
     /// that is more) and to the number of extents, not to the bytes in them. With persistent memory, to the size of that, all pages of which
-    /// are brought in, and to the records of memtables there, whose indexes are built again. Blocks.
+    /// are brought in, and to the records of memtables there, whose indexes are built again. (If a process dies in a commit to nearly as many
+    /// subtables as there can be, the next opening may have to write memtables out, too.) Blocks.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if it is open already, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
     /// [`ErrorKind::Corruption`], [`ErrorKind::NewerFormat`], [`ErrorKind::InvalidArgument`], I/O errors.
     ///
     /// With persistent memory also [`ErrorKind::Unsupported`] where its file lies on no such file system, [`ErrorKind::OutOfSpace`] if it
-    /// cannot be made as large or is too full to open, [`ErrorKind::NotFound`] if its file is gone, and [`ErrorKind::Corruption`] if it is
-    /// damaged (of the last three the hint says whether [`Options::renew_pmem`] helps), [`ErrorKind::LimitExceeded`] if a new one is to
-    /// be made that is too small for so many subtables, and [`ErrorKind::Stale`] for a [stand-in](crate::PmemMode::StandIn) that was open
-    /// when the machine stopped, and for a copy from before. In the page cache a memory that is gone or stale is made anew instead. It
-    /// takes 8 GiB of addresses beside those of its file, which a limit on them (`ulimit -v`) has to leave.
+    /// cannot be made as large, or memtables cannot be written out that have to be, [`ErrorKind::NotFound`] if its file is gone, and
+    /// [`ErrorKind::Corruption`] if it is damaged (of these two the hint says whether [`Options::renew_pmem`] helps),
+    /// [`ErrorKind::LimitExceeded`] if a new one is to be made that is too small for so many subtables, and [`ErrorKind::Stale`] for a
+    /// [stand-in](crate::PmemMode::StandIn) that was open when the machine stopped, and for a copy from before. In the page cache a memory
+    /// that is gone or stale is made anew instead. It takes 8 GiB of addresses beside those of its file, which a limit on them
+    /// (`ulimit -v`) has to leave.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
         options.check()?;
         let options = options.on_processors(terrane_media::processors());
@@ -117,7 +119,8 @@ impl Db {
             _ => None,
         };
         let media = RealMedia::with_pmem_cost(threads, pmem_cost)?;
-        let db = Self::open_on(media, dir, options)?;
+        // Else a thread might be about to let go of the directory still.
+        let db = Self::open_on(media.clone(), dir, options).inspect_err(|_| media.shutdown())?;
         db.engine.owns_media.store(true, std::sync::atomic::Ordering::Release);
         Ok(db)
     }

@@ -273,6 +273,11 @@ impl Table {
         });
     }
 
+    /// Puts another memtable in the place of the active one, which is empty and stays so.
+    pub(crate) fn replace_active(&self, memtable: Arc<Memtable>) {
+        self.swap(true, |now| ([&[memtable][..], &now.memtables[1..]].concat(), now.version.clone()));
+    }
+
     /// Counts lookups that `level` has answered.
     pub(crate) fn answered(&self, level: u8, lookups: u64) {
         self.lookups[usize::from(level).min(COUNTED_LEVELS - 1)].fetch_add(lookups, Ordering::Relaxed);

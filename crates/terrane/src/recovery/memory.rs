@@ -8,8 +8,8 @@
 //!
 //! A memory in the page cache has a log beside it that has all that it has ([`crate::db::journal`]). So where it cannot be trusted, is not
 //! there, or has more than the log, which lost what its tail had when a write to it failed, a new one is made in its place. What chains
-//! have not is replayed from the log, into ordinary memory ([`super::target`]). So it is, too, if there are too few memtables in it for what
-//! comes behind that.
+//! have not is replayed from the log, into ordinary memory ([`super::target`]). If there are too few memtables in it for what comes behind
+//! that, what there is is written out before the database is open ([`crate::db::engine::Engine::go_on_in_memory`]).
 //!
 //! A memory on a device may have a log beside it too. After a power failure it has more than the log, and keeps it: the log goes on behind
 //! a gap ([`crate::log`]), and what the gap stands for is written out at once. If it is lost, a new one is made if [`Options::renew_pmem`]
@@ -66,7 +66,7 @@ impl Opened {
 /// What was found in a memory.
 pub(super) struct InMemory {
     pub(super) chains: Arc<Chains>,
-    /// Of each subtable, the newest first: that one takes what is committed.
+    /// Of each subtable, the newest first: that one takes what is committed, unless the subtable [waits](InMemory::waiting).
     pub(super) memtables: HashMap<SubtableId, Vec<Arc<Memtable>>>,
     /// Where the next commit begins.
     pub(super) end: Lsn,
@@ -74,6 +74,8 @@ pub(super) struct InMemory {
     idle: Vec<Chain>,
     /// What the log lacks already; empty if it lacks nothing.
     pub(super) gap: Range<Lsn>,
+    /// Subtables that have no memtable in it to go on with yet, but an empty one in ordinary memory.
+    pub(super) waiting: Vec<SubtableId>,
     /// As long as anything is stored in the memory.
     pub(super) lock: Box<dyn LockGuard>,
 }
@@ -219,23 +221,11 @@ pub(super) fn restore(
     let in_page_cache = place.mode == MemoryMode::PageCache;
     let is_short = replayed.log.end < found.end;
     // What the log had in its tail alone it gave up when a write failed: it is what was promised, and all that later commits stand behind.
-    if !(is_short && in_page_cache) {
-        match join(&mut found, &mut replayed) {
-            // Subtables have all memtables between them, and commits on their way to many had come to the log alone. It has all that the memory has.
-            Err(e) if e.kind() == ErrorKind::OutOfSpace && !is_short && replayed.gap.is_empty() => {
-                if !in_page_cache && !renewal.wanted {
-                    return Err(e.with_hint(
-                        "the log has all that is in it: Options::renew_pmem (terrane --renew-pmem) has a new one made; if the power \
-                         fails before that opening is done, the newest commits may be lost",
-                    ));
-                }
-            }
-            joined => return joined.map(|()| (Some(replayed), found)),
-        }
+    if is_short && in_page_cache {
+        drop((replayed, found));
+        found = use_anew(renewal.make(path, place, true)?)?;
+        replayed = replay(&found)?;
     }
-    drop((replayed, found));
-    let mut found = use_anew(renewal.make(path, place, in_page_cache)?)?;
-    let mut replayed = replay(&found)?;
     join(&mut found, &mut replayed)?;
     Ok((Some(replayed), found))
 }
@@ -257,22 +247,23 @@ fn read_back(
         false => chains,
     });
     let (mut own, mut idle): (HashMap<SubtableId, Vec<Chain>>, _) = (HashMap::new(), Vec::new());
-    let (mut unused, mut empty): (HashMap<SubtableId, Chain>, _) = (HashMap::new(), Vec::new());
+    let (mut unused, mut unneeded): (HashMap<SubtableId, Chain>, _) = (HashMap::new(), Vec::new());
+    let settled = state.log.durable_lsn;
     // In the order of their generations.
     for chain in found.chains {
         let id = u32::try_from(chain.of().subtable).map(SubtableId);
         let living = id.ok().and_then(|id| Some((id, state.subtables.get(&id)?)));
         match living {
             Some((id, s)) if chain.end_lsn() > s.persisted_lsn => own.entry(id).or_default().push(chain),
-            Some((id, _)) if chain.is_empty() => empty.extend(unused.insert(id, chain)),
-            _ if chain.is_empty() => empty.push(chain),
+            Some((id, _)) if chain.is_empty() => unneeded.extend(unused.insert(id, chain)),
+            _ if chain.is_empty() || chain.end_lsn() <= settled => unneeded.push(chain),
             _ => idle.push(chain),
         }
     }
-    empty.extend(own.keys().filter_map(|id| unused.remove(id)));
-    // At once, for there may be no other ones: an opening that is cut short leaves some, and so does the next one. Nothing was committed in
-    // them, so nothing has to be settled first.
-    empty.into_iter().for_each(|chain| chains.release(chain, 0));
+    unneeded.extend(own.keys().filter_map(|id| unused.remove(id)));
+    // At once, for there may be no other ones: an opening that is cut short leaves some, and so does the next one; and its subtable may have
+    // no other one, if that was while it waited. Nothing was committed in them, or the manifest has it that all of that is settled.
+    unneeded.into_iter().for_each(|chain| chains.release(chain, settled));
     let mut memtables = HashMap::new();
     for (id, kind) in kinds {
         let mut all = own.remove(id).unwrap_or_default();
@@ -289,7 +280,7 @@ fn read_back(
         memtables.insert(*id, made);
     }
     rebuild(means.media, memtables.values().flatten())?;
-    Ok(InMemory { chains, memtables, end, idle, gap: 0..0, lock })
+    Ok(InMemory { chains, memtables, end, idle, gap: 0..0, waiting: Vec::new(), lock })
 }
 
 /// The commits to its subtable that a memtable's chain has, but for those that an older one has: from where it begins to the last one.
@@ -319,7 +310,8 @@ impl InMemory {
 
     /// Puts what the log had beside the chains between their memtables. Commits go on behind its end, or the chains' if they have more. Where
     /// the log lacks anything, all that there is is written out at once, or as soon as there can be memtables beside them
-    /// ([`crate::db::engine::Engine::close_gap`]).
+    /// ([`crate::db::engine::Engine::close_gap`]). Subtables have all memtables between them, so commits that were on their way to many may
+    /// leave some [waiting](InMemory::waiting).
     fn join(
         &mut self,
         beside: HashMap<SubtableId, Vec<(usize, Arc<Memtable>)>>,
@@ -328,6 +320,7 @@ impl InMemory {
         means: &Means<'_>,
     ) -> Result<()> {
         let exposed = end < self.end || !self.gap.is_empty();
+        let make = make_memtables(kinds, means.budget, means.clock, means.media);
         self.end = self.end.max(end);
         let end = self.end;
         // The newest chain goes on, unless the log has something behind its beginning: of that it would say that it has it.
@@ -353,7 +346,10 @@ impl InMemory {
             let next = match must_end || (exposed && !is_empty) {
                 true => match self.chains.create(*id, end) {
                     Ok(chain) => Some(means.memtable(*kind, &self.chains, chain)),
-                    Err(e) if !must_end && e.kind() == ErrorKind::OutOfSpace => None,
+                    Err(e) if e.kind() == ErrorKind::OutOfSpace => must_end.then(|| {
+                        self.waiting.push(*id);
+                        Arc::new(make(*id))
+                    }),
                     Err(e) => return Err(e),
                 },
                 false => None,

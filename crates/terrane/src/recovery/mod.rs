@@ -11,6 +11,7 @@
 //! 5. Large values that only the tail's records refer to are written again and flushed: nothing else proves them. (On a device of persistent
 //!    memory they were flushed before.)
 //! 6. A higher log generation becomes durable in the manifest before the first byte is appended (design rule 3).
+//! 7. Where persistent memory has too few memtables to go on with, some of what was found is written out first.
 //!
 //! # After a crash
 //! A crash during any of these steps leaves what the next opening needs: old log segments are released only after the
@@ -152,10 +153,13 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         clean: false,
         ..state.log
     })])?;
-    let memory_lock = contents.in_memory.map(|mut found| {
-        found.give_back();
-        found.lock
-    });
+    let (memory_lock, waiting) = contents
+        .in_memory
+        .map(|mut found| {
+            found.give_back();
+            (found.lock, found.waiting)
+        })
+        .unzip();
 
     let wake: Arc<OnceLock<std::sync::Weak<Engine>>> = Arc::default();
     let reclaimer = {
@@ -167,6 +171,8 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         })
     };
     let tables = opening::tables(&state, &contents.memtables, &space, &reclaimer, database, &options)?;
+    // Those that are written out come free.
+    drop(contents.memtables);
     let scheduler = opening::scheduler(&media, &options);
     let ring = match journal {
         Journal::Log(_) => Ring::new(RING_SLOTS, end / 8)?,
@@ -247,9 +253,11 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
     let _ = wake.set(Arc::downgrade(&engine));
     engine.adopt(in_doubt, &state.stages)?;
     engine.update_pressure();
-    engine.close_gap()?;
-    engine.schedule_flushes();
-    engine.schedule_compactions();
+    if let Err(e) = engine.start(&waiting.unwrap_or_default()) {
+        // Background work ends, and what holds the directory with it. What else that comes to is the same again.
+        let _same = engine.close();
+        return Err(e);
+    }
     Ok(engine)
 }
 
@@ -285,6 +293,25 @@ fn flush_values(space: &Space, dirty: &AtomicBool) -> Result<()> {
 }
 
 impl Engine {
+    /// Starts background work. Returns when those subtables that wait for a memtable in persistent memory have one.
+    fn start(self: &Arc<Self>, waiting: &[SubtableId]) -> Result<()> {
+        self.close_gap()?;
+        self.schedule_flushes();
+        self.schedule_compactions();
+        self.go_on_in_memory(waiting).map_err(|e| {
+            let e = e.context("writing memtables out, which are too many for others beside them");
+            match e.kind() {
+                ErrorKind::OutOfSpace => e.with_hint("make room on the device, and open the database again"),
+                _ => e,
+            }
+        })?;
+        match waiting.is_empty() {
+            true => Ok(()),
+            // Flushes have looked at it while others were freezing.
+            false => self.close_gap(),
+        }
+    }
+
     /// Ends background work, makes the log durable and notes a clean end.
     pub(crate) fn close(self: &Arc<Self>) -> Result<()> {
         self.ending.store(true, Ordering::Release);

@@ -62,7 +62,7 @@ pub(super) struct Contents {
     pub(super) replayed: Option<Replayed>,
     /// What its persistent memory had, if it has one.
     pub(super) in_memory: Option<InMemory>,
-    /// Of each subtable, the newest first: that one takes what is committed.
+    /// Of each subtable, the newest first: that one takes what is committed, unless the subtable [waits](InMemory::waiting).
     pub(super) memtables: HashMap<SubtableId, Vec<Arc<Memtable>>>,
 }
 

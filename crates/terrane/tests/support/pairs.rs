@@ -1,11 +1,12 @@
 //! Two subtables, `a` and `b`, that get the same records in the same commits: 0, 1, and so on. What a crash leaves is a prefix of them, and of
 //! both the same.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use terrane::media::sim::{CrashKind, Image, OpInfo, OpKind, SimMedia};
+use terrane::media::sim::{CrashKind, Fault, FaultPlan, Image, OpInfo, OpKind, SimMedia};
 use terrane::media::{Media, OpenMode};
 use terrane::{Db, Durability, ErrorKind, Medium, Options, PmemOptions, ReadOptions, Subtable, WriteBatch};
 
@@ -67,48 +68,120 @@ pub fn make_all_subtables(db: &Db) -> usize {
     made
 }
 
-/// Subtables that a batch is for: more than memtables that all subtables leave.
-const MANY: usize = 70;
+/// Subtables that have a record: more than memtables that all subtables leave.
+pub const MANY: usize = 12;
 
-/// A machine with as many subtables as may be made, many of which have a record, while a batch goes to these: what it had every few calls, and how
-/// many subtables there are.
-pub fn in_a_batch_to_many(memory: impl FnOnce(PmemOptions) -> PmemOptions) -> (Vec<Image>, usize) {
+/// A machine with as many subtables as may be made, many of which have a record; and how many there are.
+pub fn with_records_in_many(memory: impl FnOnce(PmemOptions) -> PmemOptions) -> (Arc<SimMedia>, Db, usize) {
     let media = SimMedia::new(2);
-    let memory = memory(PmemOptions::new(8 << 20).zone_bytes(32 << 10));
+    let memory = memory(PmemOptions::new(8 << 20).zone_bytes(256 << 10));
     let db = open(&media, &without_medium().medium(Medium::Pmem(memory))).unwrap();
-    let mut tables = Vec::new();
-    while let Ok(t) = db.create_subtable(&format!("t{}", tables.len()), super::tiny_table()) {
-        tables.push(t);
+    let mut made = 0;
+    while db.create_subtable(&format!("t{made}"), super::tiny_table()).is_ok() {
+        made += 1;
     }
+    put_to_many(&db, 0..MANY, b"k", b"v");
+    (media, db, made)
+}
+
+/// A record to each of these subtables, in one commit.
+pub fn put_to_many(db: &Db, many: Range<usize>, key: &[u8], value: &[u8]) {
     let mut batch = WriteBatch::new();
-    for t in &tables[..MANY] {
-        t.put(b"k", b"v").unwrap();
-        batch.put(t, b"k", b"newer").unwrap();
+    for n in many {
+        batch.put(&db.subtable(&format!("t{n}")).unwrap(), key, value).unwrap();
     }
+    db.write(batch, Durability::Buffered).unwrap();
+}
+
+/// What the machine had every so many calls while `f` ran.
+fn every(calls: usize, media: &Arc<SimMedia>, f: impl FnOnce()) -> Vec<Image> {
     let images = Arc::new(Mutex::new((0, Vec::new())));
     let sink = images.clone();
     media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| {
-        let (calls, images) = &mut *sink.lock().unwrap();
-        if *calls % 8 == 0 {
+        let (count, images) = &mut *sink.lock().unwrap();
+        if *count % calls == 0 {
             images.push(m.image());
         }
-        *calls += 1;
+        *count += 1;
     })));
-    db.write(batch, Durability::Buffered).unwrap();
+    f();
     media.on_op(None);
+    std::mem::take(&mut images.lock().unwrap().1)
+}
+
+/// What the machine had every few calls while a batch went to these subtables.
+pub fn in_a_batch_to_many(media: &Arc<SimMedia>, db: Db, many: &Range<usize>) -> Vec<Image> {
+    let images = every(5, media, || put_to_many(&db, many.clone(), b"k", b"newer"));
     assert_eq!(db.stats().flushes, 0, "all of it is in memory");
-    let made = tables.len();
-    drop((tables, db));
+    drop(db);
     media.shutdown();
-    (std::mem::take(&mut images.lock().unwrap().1), made)
+    images
+}
+
+/// Opens what the death of the process leaves of each of these. The batch is there or it is not, and stays so, wherever the opening is cut short
+/// in its turn, and what is committed then stays too. Some had to write memtables out first, and both outcomes were met.
+pub fn all_open_behind_a_batch_to_many(images: &[Image], made: usize, many: &Range<usize>) {
+    let has_batch_to_many = |db: &Db, made| has_batch_to_many(db, made, many);
+    let (mut waited, mut outcomes) = (0, BTreeSet::new());
+    for (stop, image) in images.iter().enumerate() {
+        let media = image.crash(CrashKind::Process, stop as u64);
+        let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop}: {e}"));
+        let stats = db.stats();
+        assert!(!stats.pmem_renewed, "{stop}: it has all, with the log");
+        let is_there = has_batch_to_many(&db, made);
+        outcomes.insert(is_there);
+        put_to_many(&db, many.clone(), b"later", b"v");
+        let later = media.image();
+        drop(db);
+        media.shutdown();
+        let media = later.crash(CrashKind::Process, 1);
+        let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop}, later: {e}"));
+        assert_eq!(has_batch_to_many(&db, made), is_there, "{stop}, later");
+        for n in many.clone() {
+            let t = db.subtable(&format!("t{n}")).unwrap();
+            assert_eq!(t.get(b"later").unwrap().as_deref(), Some(&b"v"[..]), "{stop}: {n}");
+        }
+        db.close().unwrap();
+        media.shutdown();
+        if stats.flushes == 0 {
+            continue;
+        }
+        waited += 1;
+        let media = image.crash(CrashKind::Process, stop as u64);
+        let cut_short = every(2, &media, || drop(open(&media, &without_medium()).unwrap()));
+        media.shutdown();
+        // Others for each stop.
+        for (n, image) in cut_short.iter().enumerate().skip(stop % 4).step_by(4) {
+            let media = image.crash(CrashKind::Process, n as u64);
+            let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop} {n}: {e}"));
+            assert_eq!(has_batch_to_many(&db, made), is_there, "{stop} {n}");
+            db.close().unwrap();
+            media.shutdown();
+        }
+        // Without room for what is to be written out it fails, and changes nothing that the next one needs.
+        let media = image.crash(CrashKind::Process, stop as u64);
+        let full = FaultPlan::nth(0, Fault::NoSpace).only(&[OpKind::Write]).files("data-");
+        media.set_fault(Some(full.sticky()));
+        let Err(e) = open(&media, &without_medium()) else { panic!("{stop}: on a full device") };
+        assert!(e.kind() == ErrorKind::OutOfSpace && e.hint().is_some(), "{stop}: {e}");
+        media.set_fault(None);
+        let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop}: with room again: {e}"));
+        assert_eq!(has_batch_to_many(&db, made), is_there, "{stop}: with room again");
+        db.close().unwrap();
+        media.shutdown();
+    }
+    assert!(waited > 0 && outcomes.len() == 2, "{waited} {outcomes:?}");
 }
 
 /// Whether that batch is there, of which there must be all or nothing.
-pub fn has_batch_to_many(db: &Db, made: usize) -> bool {
+fn has_batch_to_many(db: &Db, made: usize, many: &Range<usize>) -> bool {
     let value = |n: usize| db.subtable(&format!("t{n}")).unwrap().get(b"k").unwrap();
-    let is_there = value(0).as_deref() == Some(b"newer");
+    let is_there = value(many.start).as_deref() == Some(b"newer");
     for n in 0..made {
-        let want = (n < MANY).then(|| if is_there { b"newer".to_vec() } else { b"v".to_vec() });
+        let want = match n {
+            n if is_there && many.contains(&n) => Some(b"newer".to_vec()),
+            n => (n < MANY).then(|| b"v".to_vec()),
+        };
         assert_eq!(value(n), want, "{n} of {made}");
     }
     is_there
