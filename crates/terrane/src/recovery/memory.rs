@@ -320,7 +320,6 @@ impl InMemory {
         means: &Means<'_>,
     ) -> Result<()> {
         let exposed = end < self.end || !self.gap.is_empty();
-        let make = make_memtables(kinds, means.budget, means.clock, means.media);
         self.end = self.end.max(end);
         let end = self.end;
         // The newest chain goes on, unless the log has something behind its beginning: of that it would say that it has it.
@@ -348,7 +347,7 @@ impl InMemory {
                     Ok(chain) => Some(means.memtable(*kind, &self.chains, chain)),
                     Err(e) if e.kind() == ErrorKind::OutOfSpace => must_end.then(|| {
                         self.waiting.push(*id);
-                        Arc::new(make(*id))
+                        Arc::new(Memtable::new(*kind, 0, means.budget, means.clock.clone()))
                     }),
                     Err(e) => return Err(e),
                 },

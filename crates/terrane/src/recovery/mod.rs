@@ -295,7 +295,6 @@ fn flush_values(space: &Space, dirty: &AtomicBool) -> Result<()> {
 impl Engine {
     /// Starts background work. Returns when those subtables that wait for a memtable in persistent memory have one.
     fn start(self: &Arc<Self>, waiting: &[SubtableId]) -> Result<()> {
-        self.close_gap()?;
         self.schedule_flushes();
         self.schedule_compactions();
         self.go_on_in_memory(waiting).map_err(|e| {
@@ -305,11 +304,7 @@ impl Engine {
                 _ => e,
             }
         })?;
-        match waiting.is_empty() {
-            true => Ok(()),
-            // Flushes have looked at it while others were freezing.
-            false => self.close_gap(),
-        }
+        self.close_gap()
     }
 
     /// Ends background work, makes the log durable and notes a clean end.

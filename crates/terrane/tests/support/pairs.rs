@@ -41,17 +41,31 @@ pub fn put(db: &Db, tables: &[&Subtable], numbers: Range<u64>, durability: Durab
 /// What the machine had whenever a database that opened `image` was about to write to its data files.
 pub fn while_opening_writes_data(image: &Image, options: &Options) -> Vec<Image> {
     let media = image.crash(CrashKind::Process, 1);
+    let writes_data = |op: &OpInfo<'_>| {
+        let name = op.path.file_name().unwrap_or_default().to_string_lossy();
+        matches!(op.kind, OpKind::Write | OpKind::Sync) && name.starts_with("data-")
+    };
+    let images = images_before(&media, writes_data, || drop(open(&media, options).unwrap()));
+    media.shutdown();
+    images
+}
+
+/// What the machine had before each of the calls that `f` made and `counts` picks.
+fn images_before(
+    media: &Arc<SimMedia>,
+    counts: impl FnMut(&OpInfo<'_>) -> bool + Send + 'static,
+    f: impl FnOnce(),
+) -> Vec<Image> {
     let images = Arc::new(Mutex::new(Vec::new()));
     let sink = images.clone();
+    let counts = Mutex::new(counts);
     media.on_op(Some(Arc::new(move |m: &SimMedia, op: &OpInfo<'_>| {
-        let name = op.path.file_name().unwrap_or_default().to_string_lossy();
-        if matches!(op.kind, OpKind::Write | OpKind::Sync) && name.starts_with("data-") {
+        if (*counts.lock().unwrap())(op) {
             sink.lock().unwrap().push(m.image());
         }
     })));
-    drop(open(&media, options).unwrap());
+    f();
     media.on_op(None);
-    media.shutdown();
     std::mem::take(&mut *images.lock().unwrap())
 }
 
@@ -95,18 +109,8 @@ pub fn put_to_many(db: &Db, many: Range<usize>, key: &[u8], value: &[u8]) {
 
 /// What the machine had every so many calls while `f` ran.
 fn every(calls: usize, media: &Arc<SimMedia>, f: impl FnOnce()) -> Vec<Image> {
-    let images = Arc::new(Mutex::new((0, Vec::new())));
-    let sink = images.clone();
-    media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| {
-        let (count, images) = &mut *sink.lock().unwrap();
-        if *count % calls == 0 {
-            images.push(m.image());
-        }
-        *count += 1;
-    })));
-    f();
-    media.on_op(None);
-    std::mem::take(&mut images.lock().unwrap().1)
+    let mut turns = (0..calls).cycle();
+    images_before(media, move |_| turns.next() == Some(0), f)
 }
 
 /// What the machine had every few calls while a batch went to these subtables.
@@ -121,28 +125,38 @@ pub fn in_a_batch_to_many(media: &Arc<SimMedia>, db: Db, many: &Range<usize>) ->
 /// Opens what the death of the process leaves of each of these. The batch is there or it is not, and stays so, wherever the opening is cut short
 /// in its turn, and what is committed then stays too. Some had to write memtables out first, and both outcomes were met.
 pub fn all_open_behind_a_batch_to_many(images: &[Image], made: usize, many: &Range<usize>) {
-    let has_batch_to_many = |db: &Db, made| has_batch_to_many(db, made, many);
+    let opened = |media: &Arc<SimMedia>, what: &str| {
+        let db = open(media, &without_medium()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let is_there = has_batch_to_many(&db, made, many);
+        (db, is_there)
+    };
     let (mut waited, mut outcomes) = (0, BTreeSet::new());
     for (stop, image) in images.iter().enumerate() {
         let media = image.crash(CrashKind::Process, stop as u64);
-        let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop}: {e}"));
+        let (db, is_there) = opened(&media, &format!("{stop}"));
         let stats = db.stats();
         assert!(!stats.pmem_renewed, "{stop}: it has all, with the log");
-        let is_there = has_batch_to_many(&db, made);
         outcomes.insert(is_there);
         put_to_many(&db, many.clone(), b"later", b"v");
         let later = media.image();
         drop(db);
         media.shutdown();
+        let is_as_it_was = |media: &Arc<SimMedia>, what: &str| {
+            let (db, still) = opened(media, what);
+            assert_eq!(still, is_there, "{what}");
+            db
+        };
+        let end = |media: &Arc<SimMedia>, db: Db| {
+            db.close().unwrap();
+            media.shutdown();
+        };
         let media = later.crash(CrashKind::Process, 1);
-        let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop}, later: {e}"));
-        assert_eq!(has_batch_to_many(&db, made), is_there, "{stop}, later");
+        let db = is_as_it_was(&media, &format!("{stop}, later"));
         for n in many.clone() {
             let t = db.subtable(&format!("t{n}")).unwrap();
             assert_eq!(t.get(b"later").unwrap().as_deref(), Some(&b"v"[..]), "{stop}: {n}");
         }
-        db.close().unwrap();
-        media.shutdown();
+        end(&media, db);
         if stats.flushes == 0 {
             continue;
         }
@@ -153,10 +167,7 @@ pub fn all_open_behind_a_batch_to_many(images: &[Image], made: usize, many: &Ran
         // Others for each stop.
         for (n, image) in cut_short.iter().enumerate().skip(stop % 4).step_by(4) {
             let media = image.crash(CrashKind::Process, n as u64);
-            let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop} {n}: {e}"));
-            assert_eq!(has_batch_to_many(&db, made), is_there, "{stop} {n}");
-            db.close().unwrap();
-            media.shutdown();
+            end(&media, is_as_it_was(&media, &format!("{stop} {n}")));
         }
         // Without room for what is to be written out it fails, and changes nothing that the next one needs.
         let media = image.crash(CrashKind::Process, stop as u64);
@@ -165,10 +176,7 @@ pub fn all_open_behind_a_batch_to_many(images: &[Image], made: usize, many: &Ran
         let Err(e) = open(&media, &without_medium()) else { panic!("{stop}: on a full device") };
         assert!(e.kind() == ErrorKind::OutOfSpace && e.hint().is_some(), "{stop}: {e}");
         media.set_fault(None);
-        let db = open(&media, &without_medium()).unwrap_or_else(|e| panic!("{stop}: with room again: {e}"));
-        assert_eq!(has_batch_to_many(&db, made), is_there, "{stop}: with room again");
-        db.close().unwrap();
-        media.shutdown();
+        end(&media, is_as_it_was(&media, &format!("{stop}: with room again")));
     }
     assert!(waited > 0 && outcomes.len() == 2, "{waited} {outcomes:?}");
 }
