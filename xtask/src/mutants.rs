@@ -316,11 +316,18 @@ const MUTANTS: &[Mutant] = &[
         tests: &["memory"],
     },
     Mutant {
-        name: "a memory in the page cache is trusted whatever its number",
+        name: "a memory is taken wherever it stands",
         file: "crates/halloc/src/halloc.rs",
-        old: "if header.device != self.device {",
-        new: "if false {",
-        tests: &["page_cache"],
+        old: "if opening == 0\n",
+        new: "if true || opening == 0\n",
+        tests: &["memory", "page_cache"],
+    },
+    Mutant {
+        name: "where a memory will stand is not noted before it stands there",
+        file: "crates/terrane/src/recovery/renew.rs",
+        old: "self.state.memory.as_ref().filter(|_| place.opening > 0);",
+        new: "self.state.memory.as_ref().filter(|_| place.opening > u64::MAX - 1);",
+        tests: &["trailing_log"],
     },
     Mutant {
         name: "a chain is said to have all behind its beginning",

@@ -29,7 +29,7 @@ pub enum ErrorKind {
     Poisoned,
     /// A documented limit was exceeded; the message names the limit and the value.
     LimitExceeded,
-    /// What is there was in use when the machine stopped, and parts of it may be older than others, or it is a copy from before: it is not
+    /// What is there was in use when the machine stopped, and parts of it may be older than others, or it is a copy from before, or what names it is: it is not
     /// looked at. Fill it anew from what is kept elsewhere.
     Stale,
     /// An argument or option makes no sense; the message says which and what is allowed.
@@ -204,6 +204,13 @@ impl Error {
         if inner.hint.is_none() {
             inner.hint = Some(hint.into());
         }
+        self
+    }
+
+    /// Says what the user can do in place of the hint that is there: where it happened that one does not help.
+    #[must_use]
+    pub fn with_other_hint(mut self, hint: impl Into<String>) -> Self {
+        self.inner_mut().hint = Some(hint.into());
         self
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::chain::{GIDX_AT, ITEM_HEADER, MAX_ZONE_BYTES, ZONE_HEADER};
 use terrane_format::pm::PoolKind;
-use terrane_halloc::{Fresh, Halloc, Lent, Plan, Pool};
+use terrane_halloc::{Fresh, Halloc, Known, Lent, Plan, Pool};
 use terrane_media::{Media, Pmem, PmemMode, Signal};
 
 /// Of how many zones one is for commits: with fewer, what can wait does.
@@ -49,29 +49,46 @@ impl Space {
         uuid: [u8; 16],
         device: u32,
     ) -> Result<Arc<Space>> {
-        Space::open_since(media, path, mode, uuid, device, 0)
+        Space::open_known(media, path, mode, uuid, device, Known::default(), &mut |_| Ok(()))
     }
 
-    /// As [`Space::open`], of a memory that was at this [`Space::opening`] or a later one.
+    /// As [`Space::open`], of a memory of which its owner keeps where it stands: see [`Halloc::open_on`].
     ///
     /// # Errors
-    /// As there; [`terrane_base::ErrorKind::Stale`] for a copy from before.
-    pub fn open_since(
+    /// As there.
+    pub fn open_known(
         media: &dyn Media,
         path: &Path,
         mode: PmemMode,
         uuid: [u8; 16],
         device: u32,
-        opening: u64,
+        known: Known,
+        note: &mut dyn FnMut(Known) -> Result<()>,
     ) -> Result<Arc<Space>> {
         if mode != PmemMode::Dax {
             // A large file that is of no use is not read whole, nor stands a sector of it in the way that cannot be.
-            Halloc::look(media, path, uuid, device, opening)?;
+            Halloc::look(media, path, uuid, device, known)?;
         }
-        Space::on(Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, opening)?)
+        Space::on(Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, known, note)?)
     }
 
-    /// How often the memory was opened and closed: see [`Halloc::opening`].
+    /// Whether nobody can use a memory any more: see [`Halloc::is_lost`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn is_lost(media: &dyn Media, path: &Path) -> Result<bool> {
+        Halloc::is_lost(media, path)
+    }
+
+    /// Whether there is nothing in a memory: see [`Halloc::is_unused`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn is_unused(media: &dyn Media, path: &Path) -> Result<bool> {
+        Halloc::is_unused(media, path)
+    }
+
+    /// The number of this opening: see [`Halloc::opening`].
     pub fn opening(&self) -> u64 {
         self.halloc.opening()
     }

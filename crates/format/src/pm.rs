@@ -19,7 +19,7 @@
 //! -4  CRC-32C of all before  4
 //!
 //! state
-//!  0  opening                8   counts up from 1
+//!  0  opening                8   from 1, each higher than the one before
 //!  8  boot id               16   of the machine's boot in which the file was opened
 //! 24  flags                  4   1: closed in order; 2: a flush of the file has failed; 4: opened as a device
 //! 28  CRC-32C of all before  4
@@ -55,7 +55,7 @@ const MAX_POOLS: usize = 16;
 const CLEAN: u32 = 1;
 const LOST: u32 = 2;
 const ON_DEVICE: u32 = 4;
-/// More openings than any file sees; so counting them up overflows nowhere.
+/// More than any file comes to; so counting up overflows nowhere.
 const MAX_OPENING: u64 = 1 << 62;
 const TAKEN: u64 = 3 << 62;
 const CHECK_BITS: u32 = 16;
@@ -222,7 +222,7 @@ impl PmHeader {
 /// In what state a file of persistent memory was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PmState {
-    /// Counts the openings of the file.
+    /// The number of the opening, or of the close behind it.
     pub opening: u64,
     /// The boot of the machine in which it was opened.
     pub boot_id: [u8; 16],

@@ -6,6 +6,11 @@
 //! the machine has not been started since: the boot's id stands in the state before anything else is stored under it. The state stands
 //! there twice, so that one that is damaged does not bring back the one before. And once a flush of the file has failed nobody knows what
 //! is on its device, whatever later flushes say: the memory is not trusted any more.
+//!
+//! # Copies
+//! A memory and what its owner keeps elsewhere belong together. Each opening has a number, which both write down; it is by a random step
+//! higher than the one before, so two that were copied and opened apart have different ones. The owner writes first between which two an
+//! opening is ([`Known`]), so that one that is cut short leaves no doubt; whatever else is found is a copy, or the owner is.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::pm::{
-    MAX_HEADER, MAX_OBJECTS, POOLS_AT, PmHeader, PmState, PoolKind, PoolShape, STATE_BYTES, STATE_SLOTS,
+    MAX_HEADER, MAX_OBJECTS, POOLS_AT, PmHeader, PmState, PmWord, PoolKind, PoolShape, STATE_BYTES,
+    STATE_SLOTS,
 };
 use terrane_media::{Media, OpenMode, PM_BLOCK, Pmem, PmemMode, SECTOR, create_pmem};
 
@@ -23,6 +29,10 @@ use crate::pool::Pool;
 const SUBTABLE_BYTES: u64 = PM_BLOCK as u64;
 /// Bytes of an object that stands for a memtable: what is known of it, which takes the fewest, and room for what later versions keep there.
 const MEMTABLE_BYTES: u64 = 2048;
+
+/// By how much an opening's number is above the one before, at most: two of a few copies hardly ever meet, and in 2^30 openings none is as high
+/// as a state can have it.
+const MOST_STEP: u64 = 1 << 32;
 
 const FLUSH_FAILED: &str = "a flush of this memory has failed: parts of it may be old";
 const MAKE_ANOTHER: &str =
@@ -115,7 +125,7 @@ impl Halloc {
     /// [`ErrorKind::Stale`] if it has another number, if the machine stopped while it was open in the page cache, or if a flush
     /// of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with ([`Media::map_pmem`]).
     pub fn open(media: &dyn Media, path: &Path, mode: PmemMode, uuid: [u8; 16], device: u32) -> Result<Self> {
-        Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, 0)
+        Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, Known::default(), &mut |_| Ok(()))
     }
 
     /// Whether [`Halloc::open_on`] would refuse a file for what stands at its beginning. That is read: mapping a file brings in all of it, and
@@ -123,45 +133,82 @@ impl Halloc {
     ///
     /// # Errors
     /// Those of [`Halloc::open_on`] that the beginning shows. A file that is too short for it passes: mapping it says what it is.
-    pub fn look(media: &dyn Media, path: &Path, uuid: [u8; 16], device: u32, opening: u64) -> Result<()> {
+    pub fn look(media: &dyn Media, path: &Path, uuid: [u8; 16], device: u32, known: Known) -> Result<()> {
         let file = media.open(path, OpenMode::READ)?;
         let len = file.len()?;
-        let wanted = Wanted { path, uuid, device, opening, boot_id: media.boot_id() };
+        let wanted = Wanted { path, uuid, device, known, boot_id: media.boot_id() };
         match len < POOLS_AT {
             true => Ok(()),
             false => wanted.find(len, |at, buf| file.read_at(buf, at)).map(drop),
         }
     }
 
-    /// As [`Halloc::open`], on a memory that is mapped already, and that was at this [`Halloc::opening`] or a later one: a copy from before lacks
-    /// what was stored since.
+    /// Whether nobody can use the memory any more, whoever's it is: it says itself that it lacks what was stored there.
     ///
     /// # Errors
-    /// As [`Halloc::open`], but for those of mapping; [`ErrorKind::Stale`] too for such a copy, which stays as it is.
+    /// Those of reading the file; [`ErrorKind::Corruption`] if its state is damaged.
+    pub fn is_lost(media: &dyn Media, path: &Path) -> Result<bool> {
+        let file = media.open(path, OpenMode::READ)?;
+        let (last, _) = last_state(path, |at, buf| file.read_at(buf, at))?;
+        Ok(check_trusted(last, media.boot_id()).is_err())
+    }
+
+    /// Whether there is nothing in the memory, whoever's it is: nobody has an object of it.
+    ///
+    /// # Errors
+    /// Those of reading the file; [`ErrorKind::Corruption`] if something of it is damaged; [`ErrorKind::NewerFormat`].
+    pub fn is_unused(media: &dyn Media, path: &Path) -> Result<bool> {
+        let file = media.open(path, OpenMode::READ)?;
+        let header = header_of(path, |at, buf| file.read_at(buf, at))?;
+        let mut words = vec![0; SECTOR];
+        for pool in header.pools {
+            for first in (0..pool.objects).step_by(SECTOR / 8) {
+                let part = &mut words[..(pool.objects - first).min(SECTOR as u64 / 8) as usize * 8];
+                file.read_at(part, pool.words_at + first * 8)?;
+                for (number, word) in (first as u32..).zip(part.as_chunks().0) {
+                    match PmWord::decode(number, u64::from_le_bytes(*word)).map_err(|e| e.with_file(path))? {
+                        PmWord::Taken(_) => return Ok(false),
+                        PmWord::Free(_) => {}
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// As [`Halloc::open`], on a memory that is mapped already, and that stands where its owner knows it to be. `note` has the owner write down,
+    /// durably, what it knows from here on, and is called before the memory stands elsewhere.
+    ///
+    /// # Errors
+    /// As [`Halloc::open`], but for those of mapping; [`ErrorKind::Stale`] too for a memory that stands elsewhere, which stays as it is; what
+    /// `note` fails with.
     pub fn open_on(
         media: &dyn Media,
         pmem: Arc<dyn Pmem>,
         uuid: [u8; 16],
         device: u32,
-        opening: u64,
+        known: Known,
+        note: &mut dyn FnMut(Known) -> Result<()>,
     ) -> Result<Self> {
         let (path, mode) = (pmem.path().to_owned(), pmem.mode());
-        let wanted = Wanted { path: &path, uuid, device, opening, boot_id: media.boot_id() };
+        let wanted = Wanted { path: &path, uuid, device, known, boot_id: media.boot_id() };
         let load = |at: u64, buf: &mut [u8]| pmem.load(at as usize, buf);
         let Found { header, shapes, last, slots } = wanted.find(pmem.len() as u64, load)?;
         let (boot_id, before) = (wanted.boot_id, last.map_or(0, |s| s.opening));
         let on_device = mode == PmemMode::Dax;
-        let opening = before + 1;
+        let opening = before + 1 + media.entropy() % MOST_STEP;
         let state = PmState { opening, boot_id, clean: false, lost: false, on_device };
-        // Who died may have stored the newest copy and no more: it is durable before the other one is touched.
-        pmem.flush(slots[1] as usize, STATE_BYTES)?;
-        let settled = settle(&*pmem, state).and_then(|()| write_state(&*pmem, slots, state));
         // It says so itself now.
-        settled.map_err(|e| {
+        let lost = |e| {
             Error::new(ErrorKind::Stale, format!("{FLUSH_FAILED} ({e})"))
                 .with_file(&path)
                 .with_hint(MAKE_ANOTHER)
-        })?;
+        };
+        // Who died may have stored the newest copy and no more: it is durable before its owner relies on it, and before the other one is touched.
+        pmem.flush(slots[1] as usize, STATE_BYTES)?;
+        settle(&*pmem, state).map_err(lost)?;
+        note(Known { opening, before: Some(before) })?;
+        write_state(&*pmem, slots, state).map_err(lost)?;
         let flushed = last.is_none_or(|s| s.clean);
         let open = |at: usize| Pool::open(pmem.clone(), shapes[at], flushed);
         let pools = [open(0)?, open(1)?, open(2)?];
@@ -177,7 +224,7 @@ impl Halloc {
         }]
     }
 
-    /// How often the memory was opened and closed, with this time: no copy of it from before has as high a number.
+    /// The number of this opening: no copy of the memory from before has as high a one.
     pub fn opening(&self) -> u64 {
         self.state.opening
     }
@@ -227,12 +274,48 @@ impl Halloc {
     }
 }
 
+/// Where a memory stands, as far as its owner knows: at an opening, or closed behind it; or, as long as it is not known to have got that far,
+/// where it stood before. By default anywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The number of the last opening; 0 if none is known.
+    pub opening: u64,
+    /// Where it stood before that; `None` if it is known to have got there.
+    pub before: Option<u64>,
+}
+
+impl Known {
+    fn check(self, last: Option<PmState>) -> Result<()> {
+        let (at, clean) = last.map_or((0, false), |s| (s.opening, s.clean));
+        let Known { opening, before } = self;
+        if opening == 0
+            || at == opening
+            || (at.checked_sub(1) == Some(opening) && clean)
+            || before == Some(at)
+        {
+            return Ok(());
+        }
+        let (what, hint) = match at < opening {
+            true => (
+                "this is a copy of the memory from before it was last open: what was stored since is elsewhere",
+                "open the database with the memory itself; one that is put back from a backup needs the directory from then too",
+            ),
+            false => (
+                "this memory was open since with another copy of the database's directory, which has what belongs to it",
+                "open that one, or put the memory back that belongs to this one: a copy of a directory needs a copy of its memory, from the \
+                 same backup",
+            ),
+        };
+        Err(Error::new(ErrorKind::Stale, what).with_hint(hint))
+    }
+}
+
 /// Which memory it is to be.
 struct Wanted<'a> {
     path: &'a Path,
     uuid: [u8; 16],
     device: u32,
-    opening: u64,
+    known: Known,
     boot_id: [u8; 16],
 }
 
@@ -249,9 +332,7 @@ impl Wanted<'_> {
     /// What a memory of `len` bytes is, of which `load` gives some: the one that is wanted, and as it was left.
     fn find(&self, len: u64, load: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Found> {
         let path = self.path;
-        let mut beginning = [0; MAX_HEADER];
-        load(0, &mut beginning)?;
-        let header = PmHeader::decode(&beginning).map_err(|e| e.with_file(path).with_offset(0))?;
+        let header = header_of(path, &load)?;
         if header.file_bytes != len {
             let what = format!("the memory has {len} bytes, and its header says {}", header.file_bytes);
             return Err(Error::corruption(what).with_file(path).with_offset(0));
@@ -276,14 +357,15 @@ impl Wanted<'_> {
         let shapes = [shape(subtables)?, shape(memtables)?, shape(zones)?];
         let (last, slots) = last_state(path, load)?;
         check_trusted(last, self.boot_id).map_err(|e| e.with_file(path))?;
-        if last.map_or(0, |s| s.opening) < self.opening {
-            let what = "this is a copy of the memory from before it was last open: what was stored since is elsewhere";
-            return Err(Error::new(ErrorKind::Stale, what)
-                .with_file(path)
-                .with_hint("open the database with the memory itself; one that is put back from a backup needs the directory from then too"));
-        }
+        self.known.check(last).map_err(|e| e.with_file(path))?;
         Ok(Found { header, shapes, last, slots })
     }
+}
+
+fn header_of(path: &Path, load: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<PmHeader> {
+    let mut beginning = [0; MAX_HEADER];
+    load(0, &mut beginning)?;
+    PmHeader::decode(&beginning).map_err(|e| e.with_file(path).with_offset(0))
 }
 
 /// Whether a memory has what was stored there, as far as its state tells.

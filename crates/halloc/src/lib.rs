@@ -45,7 +45,7 @@ mod freelist;
 mod halloc;
 mod pool;
 
-pub use halloc::{Halloc, Plan};
+pub use halloc::{Halloc, Known, Plan};
 pub use pool::{Fresh, Lent, Pool};
 pub use terrane_format::pm::MAX_TAG;
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use terrane_base::{ErrorKind, Result};
+use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::pm::{PoolKind, STATE_BYTES, STATE_SLOTS};
-use terrane_halloc::{Halloc, Plan};
+use terrane_halloc::{Halloc, Known, Plan};
 use terrane_media::sim::{
     CountingPmem, CrashKind, Fault, FaultPlan, Image, OpInfo, OpKind, PmemCounts, SimMedia,
 };
@@ -204,6 +204,75 @@ fn a_crash_of_an_opening_and_one_of_the_next_leave_a_copy_of_the_state() {
     assert!(crashes > 500, "{crashes}");
 }
 
+/// Opens a memory as who keeps where it stands.
+fn open_known(media: &SimMedia, known: &Mutex<Known>) -> Result<Halloc> {
+    let pmem = media.map_pmem(path(), PmemMode::Dax)?;
+    let noted = *known.lock().unwrap();
+    let note = &mut |k| {
+        *known.lock().unwrap() = k;
+        Ok(())
+    };
+    let halloc = Halloc::open_on(media, pmem, UUID, 3, noted, note)?;
+    *known.lock().unwrap() = Known { opening: halloc.opening(), before: None };
+    Ok(halloc)
+}
+
+/// What its owner knows finds a memory after a crash at every call of an opening, of the next one and of a close; what another owner knows that was
+/// a copy does not find it any more.
+#[test]
+fn an_owner_finds_its_memory_after_a_crash_anywhere_and_a_copy_of_it_does_not() {
+    let media = machine();
+    let known = Arc::new(Mutex::new(Known::default()));
+    let pictures = |media: &SimMedia, known: &Arc<Mutex<Known>>, close: bool| {
+        let seen: Arc<Mutex<Vec<_>>> = Arc::default();
+        let (into, noted) = (seen.clone(), known.clone());
+        media.on_op(Some(Arc::new(move |m: &SimMedia, _: &OpInfo<'_>| {
+            into.lock().unwrap().push((m.image(), *noted.lock().unwrap()));
+        })));
+        let halloc = open_known(media, known).unwrap();
+        if close {
+            halloc.close(media).unwrap();
+        }
+        media.on_op(None);
+        std::mem::take(&mut *seen.lock().unwrap())
+    };
+    let kinds = [CrashKind::ProcessTorn, CrashKind::PowerTorn, CrashKind::PowerWords];
+    let mut crashes = 0;
+    for (first, noted) in pictures(&media, &known, true) {
+        for (kind, seed) in kinds.into_iter().flat_map(|kind| (0..8).map(move |seed| (kind, seed))) {
+            let of_first = Arc::new(Mutex::new(noted));
+            for (second, noted) in pictures(&first.crash(kind, seed), &of_first, seed % 2 == 0) {
+                for again in kinds {
+                    // With another seed, for machines of one seed take the same steps.
+                    let after = second.crash(again, seed + 100);
+                    let of_second = Mutex::new(noted);
+                    open_known(&after, &of_second)
+                        .unwrap_or_else(|e| panic!("{kind:?} {seed}: {e:?}"))
+                        .close(&*after)
+                        .unwrap();
+                    // Where it stood is known no more, nor to who died in an opening that this one came behind.
+                    let e = open_known(&after, &Mutex::new(noted)).map(drop);
+                    match noted.opening {
+                        0 => e.unwrap(),
+                        _ => assert_eq!(e.unwrap_err().kind(), ErrorKind::Stale, "{kind:?} {seed}"),
+                    }
+                    crashes += 1;
+                }
+            }
+        }
+    }
+    assert!(crashes > 500, "{crashes}");
+    // Who cannot write down where it will stand leaves it where it stands.
+    let before = *known.lock().unwrap();
+    let refused = |_| Err(Error::new(ErrorKind::Io, "full"));
+    for _ in 0..2 {
+        let pmem = media.map_pmem(path(), PmemMode::Dax).unwrap();
+        let e = Halloc::open_on(&*media, pmem, UUID, 3, before, &mut { refused }).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Io);
+    }
+    open_known(&media, &known).unwrap();
+}
+
 #[test]
 fn the_page_cache_is_trusted_until_power_fails_and_again_after_a_close() {
     let media = machine();
@@ -376,7 +445,9 @@ fn an_allocation_takes_one_read_one_flush_and_one_fence() {
     let media = machine();
     let inner = media.map_pmem(path(), PmemMode::Dax).unwrap();
     let pmem = Arc::new(CountingPmem::new(inner, false));
-    let (halloc, _) = costs(&pmem, || Halloc::open_on(&*media, pmem.clone(), UUID, 3, 0).unwrap());
+    let (halloc, _) = costs(&pmem, || {
+        Halloc::open_on(&*media, pmem.clone(), UUID, 3, Known::default(), &mut |_| Ok(())).unwrap()
+    });
     let zones = halloc.pool(PoolKind::Zones);
     for _ in 0..3 {
         // The link to the next free one is the only thing that is read.

@@ -235,17 +235,22 @@ impl Options {
     }
 
     /// Where commits go. Default: where the database was created to have them go, and for a new one a log.
+    ///
+    /// Of a database that there is it must be the medium that it has, else opening fails with [`crate::ErrorKind::InvalidArgument`]; so it does
+    /// where [`Options::pmem_path`] is set as well. [`PmemOptions::path`] says where the memory of such a database is now, which is noted; what
+    /// the size is for then is said at [`PmemOptions::new`].
     #[must_use]
     pub fn medium(mut self, medium: Medium) -> Self {
         self.medium = Some(medium);
         self
     }
 
-    /// Whether a persistent memory that is gone or damaged, or is a copy from before, is given up, and a new one made in its place, with
-    /// what the log behind it has ([`PmemOptions::trailing_log`]). Default: no. On a device that may lose the newest commits: all those
-    /// are there for which a [`Durability::Sync`] commit or [`crate::Db::sync`] returned, and what there is behind them is a prefix. A
-    /// memory that is whole stays as it is. In the page cache, where a memory that is gone or from before is made anew without being
-    /// asked, one that cannot be read for now is given up as well. [`crate::Stats::pmem_renewed`] says whether one was made.
+    /// Whether a persistent memory that is gone or damaged, or is not of the same time as the database's directory, is given up, and a new one
+    /// made in its place, with what the log behind it has ([`PmemOptions::trailing_log`]). Default: no. On a device that may lose the newest
+    /// commits: all those are there for which a [`Durability::Sync`] commit or [`crate::Db::sync`] returned, and what there is behind them is a
+    /// prefix. A memory that is whole and belongs to the directory stays as it is. In the page cache, where one that is gone or of another time
+    /// is made anew without being asked, one that cannot be read for now is given up as well. [`crate::Stats::pmem_renewed`] says whether one
+    /// was made.
     ///
     /// What lay at its place is put aside, as `NAME.lost-N`, and not removed. Opening fails all the same, and changes nothing, where
     /// there is no log; where the log lacks what the memory had ([`crate::Stats::log_gap`]); where the memory is another database's; and

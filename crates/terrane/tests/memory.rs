@@ -574,18 +574,51 @@ fn a_copy_of_the_directory_does_not_open_a_memory_that_is_in_use() {
     let db = Db::open(&own, tiny_without_medium().medium(Medium::Pmem(at))).unwrap();
     db.create_subtable("t", tiny_table()).unwrap().put(b"k", b"v").unwrap();
     db.close().unwrap();
-    std::fs::create_dir(&copy).unwrap();
-    for file in std::fs::read_dir(&own).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
-    }
-    let value = |db: &Db| db.subtable("t").unwrap().get(b"k").unwrap();
-    for (first, second) in [(&own, &copy), (&copy, &own)] {
-        let db = Db::open(first, tiny_without_medium()).unwrap();
-        let e = Db::open(second, tiny_without_medium()).unwrap_err();
-        assert_eq!((e.kind(), e.file()), (ErrorKind::Locked, Some(&*memory)), "{e}");
-        assert_eq!(value(&db).as_deref(), Some(&b"v"[..]));
-        db.close().unwrap();
+    copy_directory(&own, &copy);
+    let db = Db::open(&own, tiny_without_medium()).unwrap();
+    let e = Db::open(&copy, tiny_without_medium()).unwrap_err();
+    assert_eq!((e.kind(), e.file()), (ErrorKind::Locked, Some(&*memory)), "{e}");
+    assert_eq!(db.subtable("t").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    db.close().unwrap();
+}
+
+/// Of a directory and its copies the one that opens the memory first has it, and with its own copy of the memory each goes on.
+#[test]
+fn a_directory_from_before_is_not_opened_with_the_memory_of_a_later_one() {
+    let dir = tempfile::tempdir().unwrap();
+    for (n, first_is_copy) in [false, true].into_iter().enumerate() {
+        let at = |name: &str| dir.path().join(format!("{name}-{n}"));
+        let (own, copy, memory, kept) = (at("own"), at("copy"), at("memory"), at("kept"));
+        let medium = Medium::Pmem(tiny_memory().mode(PmemMode::StandIn).path(&memory));
+        let put = |dir: &Path, options: Options, value: &[u8]| {
+            let db = Db::open(dir, options).unwrap();
+            let t = db.subtable_or_create("t", tiny_table()).unwrap();
+            let before = t.get(b"k").unwrap();
+            t.put(b"k", value).unwrap();
+            drop(t);
+            db.close().unwrap();
+            before
+        };
+        put(&own, tiny_without_medium().medium(medium.clone()), b"before");
+        copy_directory(&own, &copy);
+        std::fs::copy(&memory, &kept).unwrap();
+        let (first, second) = if first_is_copy { (&copy, &own) } else { (&own, &copy) };
+        assert_eq!(put(first, tiny_without_medium(), b"first").as_deref(), Some(&b"before"[..]));
+        for options in [
+            tiny_without_medium(),
+            tiny_without_medium().medium(medium),
+            tiny_without_medium().renew_pmem(true),
+        ] {
+            let e = Db::open(second, options).unwrap_err();
+            assert_eq!((e.kind(), e.file()), (ErrorKind::Stale, Some(&*memory)), "{e}");
+            assert!(e.hint().is_some_and(|h| h.contains("a copy of its memory")), "{e}");
+        }
+        assert_eq!(
+            put(second, tiny_without_medium().pmem_path(&kept), b"second").as_deref(),
+            Some(&b"before"[..])
+        );
+        assert_eq!(put(first, tiny_without_medium(), b"").as_deref(), Some(&b"first"[..]));
+        assert_eq!(put(second, tiny_without_medium(), b"").as_deref(), Some(&b"second"[..]));
     }
 }
 

@@ -510,6 +510,46 @@ fn closing_beside_commits_loses_nothing_and_is_no_failure() {
     }
 }
 
+/// Copies of a directory that name one memory: each has what its log has, whoever had the memory before, and what another one had there is put
+/// aside, for it may have commits that its log lacks.
+#[test]
+fn copies_of_a_directory_take_nothing_from_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, copy, memory) = (dir.path().join("own"), dir.path().join("copy"), dir.path().join("memory"));
+    let at = tiny_memory().mode(PmemMode::PageCache).path(&memory);
+    let put = |dir: &Path, options: Options, value: &str| {
+        let db = Db::open(dir, options).unwrap();
+        let t = db.subtable_or_create("t", tiny_table()).unwrap();
+        let before = t.get(b"k").unwrap().map(|value| String::from_utf8(value.to_vec()).unwrap());
+        t.put(b"k", value.as_bytes()).unwrap();
+        drop(t);
+        let renewed = db.stats().pmem_renewed;
+        db.close().unwrap();
+        (before, renewed)
+    };
+    let set_aside = |n: usize| dir.path().join(format!("memory.lost-{n}"));
+    assert_eq!(put(&own, without_medium().medium(Medium::Pmem(at)), "0"), (None, false));
+    copy_directory(&own, &copy);
+    // The first one to come takes the memory. The other one has a new one from then on, and so it goes on.
+    let mut last = ["0".to_owned(), "0".to_owned()];
+    for turn in 0..5 {
+        let who = [&own, &copy][turn % 2];
+        let value = format!("of turn {turn}");
+        let found = put(who, without_medium(), &value);
+        assert_eq!(found, (Some(last[turn % 2].clone()), turn > 0), "turn {turn}");
+        assert!(!set_aside(turn).exists(), "turn {turn}");
+        assert!(turn == 0 || set_aside(turn - 1).exists(), "turn {turn}");
+        last[turn % 2] = value;
+    }
+    // What was put aside is as it was left: with it both go on beside each other.
+    let found = put(&copy, without_medium().pmem_path(set_aside(3)), "");
+    assert_eq!(found, (Some(last[1].clone()), false));
+    for who in [&own, &copy, &own] {
+        let (_, renewed) = put(who, without_medium(), "");
+        assert!(!renewed);
+    }
+}
+
 #[test]
 fn with_a_log_and_without_one_are_not_exchanged() {
     for (first, second) in [(PmemMode::PageCache, PmemMode::Dax), (PmemMode::Dax, PmemMode::PageCache)] {

@@ -64,8 +64,11 @@ pub struct MemoryPlace {
     pub number: u32,
     /// A log trails behind it.
     pub has_log: bool,
-    /// How often it had been opened and closed when it was last opened: a copy from before is of no use. 0 if that was not noted.
+    /// The number of its last opening; 0 if none was noted. A memory that stands neither there nor one further, closed, is not the one that belongs
+    /// to this directory.
     pub opening: u64,
+    /// Where it stood before, if that opening may have been cut short before the memory had its number; `None` if it had.
+    pub before: Option<u64>,
 }
 
 /// How a persistent memory is mapped.
@@ -364,8 +367,11 @@ impl Edit {
                 put_varint(b, place.zone_bytes);
                 put_varint(b, place.number.into());
                 b.push(u8::from(place.has_log));
-                if place.opening > 0 {
+                if place.opening > 0 || place.before.is_some() {
                     put_varint(b, place.opening);
+                }
+                if let Some(before) = place.before {
+                    put_varint(b, before);
                 }
                 MEMORY
             }
@@ -448,6 +454,7 @@ impl Edit {
                 number: small(&mut r, "number of a persistent memory")?,
                 has_log: flag(&mut r)?,
                 opening: if r.is_at_end() { 0 } else { r.varint()? },
+                before: if r.is_at_end() { None } else { Some(r.varint()?) },
             }),
             NEXT_IDS => Edit::NextIds(NextIds {
                 extent: r.varint()?,

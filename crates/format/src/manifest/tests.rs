@@ -80,6 +80,7 @@ fn edits() -> Vec<Edit> {
             number: 3,
             has_log: true,
             opening: 0,
+            before: None,
         }),
         Edit::Memory(MemoryPlace {
             path: b"pm".to_vec(),
@@ -89,6 +90,17 @@ fn edits() -> Vec<Edit> {
             number: 0,
             has_log: false,
             opening: 1 << 40,
+            before: None,
+        }),
+        Edit::Memory(MemoryPlace {
+            path: b"pm".to_vec(),
+            mode: MemoryMode::PageCache,
+            bytes: 1 << 20,
+            zone_bytes: 0,
+            number: 0,
+            has_log: true,
+            opening: 1 << 40,
+            before: Some(1 << 39),
         }),
     ]
 }

@@ -32,7 +32,8 @@ pub struct PmemOptions {
 impl PmemOptions {
     /// A memory of `bytes` bytes, 4 MiB to 16 TiB: a file `pmem` in the database's directory, which for [`PmemMode::Dax`], the default,
     /// must lie on a file system of persistent memory. Memtables may take seven eighths of it, in place of
-    /// [`crate::Options::memtable_bytes`] (see [`PmemOptions::memtable_bytes`]), and are written out when they have half of that.
+    /// [`crate::Options::memtable_bytes`] (see [`PmemOptions::memtable_bytes`]), and are written out when they have half of that, and one of them
+    /// when it has 12 GiB.
     ///
     /// Each subtable that is written to has a *zone* of it at least: 512 KiB with 32 MiB to 2 GiB, 4 MiB with more than 8 GiB, a 64th of a smaller
     /// one. Choose a hundred times what all these zones take, or more. The file is written whole when it is made, and keeps its size: other `bytes` count
@@ -69,13 +70,18 @@ impl PmemOptions {
 
     /// Another file: absolute, or in the database's directory. [`crate::Db::destroy`] removes one called `pmem` in its directory, and leaves
     /// any other.
+    ///
+    /// For a new database nothing may lie there, else opening fails with [`crate::ErrorKind::InvalidArgument`] or what is wrong with it; nor
+    /// beside it what is called so and ends in `.new` or `.try`, files that are there while it is made
+    /// ([`crate::ErrorKind::AlreadyExists`] if they are another's).
     #[must_use]
     pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
         self.path = path.into();
         self
     }
 
-    /// How the file is mapped; default [`PmemMode::Dax`]. [`PmemMode::StandIn`] is for development, on any file: commits survive the
+    /// How the file is mapped; default [`PmemMode::Dax`], which opening refuses with [`crate::ErrorKind::Unsupported`] where the file system does
+    /// not map it so, and on processors other than x86-64. [`PmemMode::StandIn`] is for development, on any file: commits survive the
     /// process, and a database whose machine stopped while it was open does not open again, but from a log behind it.
     ///
     /// [`PmemMode::PageCache`] is for machines without persistent memory, on any file. The memory is main memory then too, that of the

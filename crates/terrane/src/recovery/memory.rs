@@ -58,7 +58,7 @@ impl Opened {
         place: MemoryPlace,
         is_new: bool,
     ) -> Self {
-        let place = MemoryPlace { opening: space.opening(), ..place };
+        let place = MemoryPlace { opening: space.opening(), before: None, ..place };
         Opened { space, place, path, is_new, lock }
     }
 }
@@ -119,7 +119,8 @@ pub(super) fn open(
             wanted
         }
         (Some(had), Some(Medium::Pmem(wanted))) => {
-            let wanted = MemoryPlace { number: had.number, opening: had.opening, ..recorded(wanted) };
+            let (number, opening, before) = (had.number, had.opening, had.before);
+            let wanted = MemoryPlace { number, opening, before, ..recorded(wanted) };
             let kind = |place: &MemoryPlace| (place.has_log, place.mode == MemoryMode::PageCache);
             if kind(had) != kind(&wanted) {
                 return Err(other_medium("another mode of memory, with a log or without one", dir));
@@ -160,6 +161,7 @@ fn recorded(wanted: &PmemOptions) -> MemoryPlace {
         number: 0,
         has_log,
         opening: 0,
+        before: None,
     }
 }
 

@@ -95,6 +95,7 @@ pub(crate) fn open(media: Arc<dyn Media>, dir: &Path, options: Options) -> Resul
         media: &media,
         log: &log_options,
         state: &state,
+        manifest: &manifest,
         uuid,
         wanted: options.renew_pmem,
         was_at: None,
@@ -300,7 +301,10 @@ impl Engine {
         self.go_on_in_memory(waiting).map_err(|e| {
             let e = e.context("writing memtables out, which are too many for others beside them");
             match e.kind() {
-                ErrorKind::OutOfSpace => e.with_hint("make room on the device, and open the database again"),
+                // Writing does not resume by itself where there is no database yet.
+                ErrorKind::OutOfSpace => {
+                    e.with_other_hint("make room on the device, and open the database again")
+                }
                 _ => e,
             }
         })?;
@@ -370,7 +374,7 @@ fn exists_already(dir: &Path) -> Error {
     Error::new(ErrorKind::AlreadyExists, "there is a database here already").with_file(dir)
 }
 
-/// The hint that goes with errors about an unusable directory.
+/// What opening says where nothing is and nothing is to be made.
 pub(crate) fn not_a_database(dir: &Path) -> Error {
     Error::new(ErrorKind::NotFound, "there is no database here")
         .with_file(dir)

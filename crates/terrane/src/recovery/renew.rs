@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_base::{Error, ErrorKind, Result};
-use terrane_chainlog::{Plan, Space};
+use terrane_chainlog::{Known, Plan, Space};
 use terrane_format::batch::EntryKind;
-use terrane_format::manifest::{MemoryMode, MemoryPlace};
+use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
 use terrane_media::{LockGuard, Media, try_pmem};
 
 use crate::chains::Chains;
-use crate::levels::DbState;
+use crate::levels::{DbState, ManifestStore};
 use crate::log::{Log, LogOptions, RecoverFrom, joined};
 use crate::options::PmemOptions;
 use crate::recovery::memory::{Opened, mode_of};
@@ -26,6 +26,7 @@ pub(super) struct Renewal<'a> {
     pub(super) media: &'a Arc<dyn Media>,
     pub(super) log: &'a LogOptions,
     pub(super) state: &'a DbState,
+    pub(super) manifest: &'a ManifestStore,
     pub(super) uuid: [u8; 16],
     /// Whether it was asked for.
     pub(super) wanted: bool,
@@ -77,22 +78,24 @@ impl Renewal<'_> {
     /// As [`Renewal::make`], where a memory of this database is that is not the one that is looked for: if an attempt before this one has made
     /// it, and nobody was told, there is nothing in it, and it is taken.
     fn take_up_or_make(&self, path: PathBuf, place: MemoryPlace, ours: bool) -> Result<Opened> {
-        let next = MemoryPlace { number: place.number + 1, opening: 0, ..place.clone() };
+        // Else nothing is stored in it, for it may be needed once more.
+        if !matches!(Space::is_unused(&**self.media, &path), Ok(true)) {
+            return self.make(path, place, ours);
+        }
+        let next = MemoryPlace { number: place.number + 1, opening: 0, before: None, ..place.clone() };
         match self.own(&path, &next) {
-            Ok((space, lock)) => {
-                let (memtables, all) = space.memtables_left();
-                let is_unused = space.taken() == 0 && memtables == all;
-                if is_unused && is_as_planned(&space, &plan_of(&place)) {
-                    return Ok(Opened::new(space, lock, path, next, true));
-                }
+            Ok((space, lock)) if is_as_planned(&space, &plan_of(&place)) => {
+                return Ok(Opened::new(space, lock, path, next, true));
             }
+            Ok(_) => {}
             Err(e) if matches!(e.kind(), ErrorKind::Stale | ErrorKind::Corruption) => {}
             Err(e) => return Err(e),
         }
         self.make(path, place, ours)
     }
 
-    /// Opens the file of a memory, and no one else until the lock is let go of: the directory's keeps nobody from opening a copy of it.
+    /// Opens the file of a memory, and no one else until the lock is let go of: the directory's keeps nobody from opening a copy of it. Of one
+    /// that the manifest names, that says before where it will stand.
     fn own(&self, path: &Path, place: &MemoryPlace) -> Result<(Arc<Space>, Box<dyn LockGuard>)> {
         let media = &**self.media;
         if !media.exists(path)? {
@@ -101,7 +104,9 @@ impl Renewal<'_> {
         }
         let mode = mode_of(place.mode);
         let opened = media.lock(path).and_then(|lock| {
-            let space = Space::open_since(media, path, mode, self.uuid, place.number, place.opening)?;
+            let known = Known { opening: place.opening, before: place.before };
+            let mut note = |known| self.note(place, known);
+            let space = Space::open_known(media, path, mode, self.uuid, place.number, known, &mut note)?;
             Ok((space, lock))
         });
         opened.map_err(|e| match is_directory(media, path) {
@@ -109,6 +114,15 @@ impl Renewal<'_> {
                 .with_file(path)
                 .with_hint("say where it is (PmemOptions::path, Options::pmem_path, terrane --pmem)"),
             false => e,
+        })
+    }
+
+    /// Writes down where the memory will stand. (Where it was moved to is noted once it is open.)
+    fn note(&self, place: &MemoryPlace, known: Known) -> Result<()> {
+        let had = self.state.memory.as_ref().filter(|_| place.opening > 0);
+        had.map_or(Ok(()), |had| {
+            let Known { opening, before } = known;
+            self.manifest.append(&[Edit::Memory(MemoryPlace { opening, before, ..had.clone() })])
         })
     }
 
@@ -121,8 +135,12 @@ impl Renewal<'_> {
         use ErrorKind::{Corruption, Io, NotFound, Stale};
         let in_page_cache = place.mode == MemoryMode::PageCache;
         match e.kind() {
-            // Found out behind whose it is. One that it was not at before may be somebody's copy.
-            Stale if in_page_cache => self.take_up_or_make(path, place, self.was_at.is_none()),
+            // Found out behind whose it is. One that it was not at before may be somebody's copy; one that is whole may belong to another copy
+            // of the directory, or the directory is from before.
+            Stale if in_page_cache => {
+                let ours = self.was_at.is_none() && matches!(Space::is_lost(&**self.media, &path), Ok(true));
+                self.take_up_or_make(path, place, ours)
+            }
             NotFound if in_page_cache && !self.was_moved => self.make(path, place, false),
             // (On a device what cannot be read is damage, and much else is told as `Io` that passes: rights, limits of the process.)
             kind @ (NotFound | Stale | Corruption | Io)
@@ -153,7 +171,7 @@ impl Renewal<'_> {
                 .with_hint("make it larger (PmemOptions::new)"));
         }
         // One that comes back later, from elsewhere, is told by its number.
-        let place = MemoryPlace { number: place.number + 1, opening: 0, ..place };
+        let place = MemoryPlace { number: place.number + 1, opening: 0, before: None, ..place };
         if !ours {
             try_pmem(media, &path, mode_of(place.mode))?;
         }
@@ -278,7 +296,7 @@ fn hinted(place: &MemoryPlace, e: Error, path: &Path) -> Error {
         // The memory itself is better, where there is one.
         ErrorKind::Stale if place.has_log => {
             let hint = e.hint().map_or_else(|| renew.to_owned(), |own| format!("{own}; or, {renew}"));
-            Error::new(ErrorKind::Stale, e.message()).with_file(e.file().unwrap_or(path)).with_hint(hint)
+            e.with_other_hint(hint).with_file(path)
         }
         ErrorKind::Corruption => e.with_hint("restore the database, its memory with it, from a backup"),
         _ => e,

@@ -201,6 +201,16 @@ pub fn name(table: usize) -> String {
     format!("t{table}")
 }
 
+/// Copies the files of a closed database's directory to a new one.
+#[allow(clippy::disallowed_methods, reason = "files of the machine itself")]
+pub fn copy_directory(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
 pub fn open(media: &Arc<SimMedia>, options: &Options) -> terrane::Result<Db> {
     Db::open_on(media.clone() as Arc<dyn Media>, DIR, options.clone())
 }
