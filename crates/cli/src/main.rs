@@ -70,12 +70,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whoever read our output has seen enough.
 /// What was told, or nobody reads on: then the status still says how it went.
 fn unless_unread(told: Result<(), Failure>) -> Result<(), Failure> {
     told.or_else(|e| if is_broken_pipe(&*e) { Ok(()) } else { Err(e) })
 }
 
+/// Whoever read our output has seen enough.
 fn is_broken_pipe(e: &(dyn std::error::Error + 'static)) -> bool {
     e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -84,10 +84,11 @@ pub(crate) fn to_text(s: &Stats) -> String {
     let _ = writeln!(o, "memtables   {} of {}", bytes(s.memtable_bytes), bytes(s.memtable_budget));
     if let Some(mode) = s.pmem_mode {
         let renewed = if s.pmem_renewed { ", made anew and filled from the log" } else { "" };
+        let log = if s.pmem_log { ", with a log behind it" } else { "" };
         let gap = if s.log_gap { "; the log behind it has a gap, so this is needed" } else { "" };
         let _ = writeln!(
             o,
-            "pmem        {} of {}{renewed}, {} of them indexes, {} of indexes beside it; {} of blocks, {} lookups answered; {}{gap}",
+            "pmem        {} of {}{renewed}, {} of them indexes, {} of indexes beside it; {} of blocks, {} lookups answered; {}{log}{gap}",
             bytes(s.pmem_used),
             bytes(s.pmem_bytes),
             bytes(s.pmem_index_bytes),
