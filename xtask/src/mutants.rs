@@ -318,15 +318,15 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a memory is taken wherever it stands",
         file: "crates/halloc/src/halloc.rs",
-        old: "if opening == 0\n",
-        new: "if true || opening == 0\n",
+        old: "if known.opening == 0 ||",
+        new: "if true || known.opening == 0 ||",
         tests: &["memory", "page_cache"],
     },
     Mutant {
         name: "where a memory will stand is not noted before it stands there",
         file: "crates/terrane/src/recovery/renew.rs",
-        old: "self.state.memory.as_ref().filter(|_| place.opening > 0);",
-        new: "self.state.memory.as_ref().filter(|_| place.opening > u64::MAX - 1);",
+        old: "Some(had) if place.known.opening > 0 => {",
+        new: "Some(had) if place.known.opening > u64::MAX - 1 => {",
         tests: &["trailing_log"],
     },
     Mutant {

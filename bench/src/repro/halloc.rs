@@ -8,7 +8,7 @@ use std::time::Instant;
 use terrane::media::real::{RealMedia, RealOptions};
 use terrane::media::{CostlyPmem, Media, PmemCost, PmemMode, create_pmem};
 use terrane_format::pm::{POOLS_AT, PmHeader, PoolKind, PoolShape};
-use terrane_halloc::{Halloc, Known, Lent, Plan};
+use terrane_halloc::{Halloc, Lent, Plan};
 
 use crate::Failure;
 use crate::args::ReproArgs;
@@ -63,7 +63,7 @@ pub(super) fn measure(
             if let Some(cost) = cost {
                 pmem = Arc::new(CostlyPmem::new(pmem, cost));
             }
-            let halloc = Halloc::open_on(&*media, pmem, UUID, 0, Known::default(), &mut |_| Ok(()))?;
+            let halloc = Halloc::open_on(&*media, pmem, UUID, 0)?;
             taken.extend(allocate(&halloc, kinds)?);
             halloc.close(&*media)?;
         }
@@ -126,7 +126,7 @@ fn create_tiny(media: &dyn Media, path: &Path, objects: u64) -> Result<(), Failu
 fn open(media: &Arc<RealMedia>, path: &Path, mode: PmemMode) -> Result<(Arc<Halloc>, f64), Failure> {
     let pmem = media.map_pmem(path, mode)?;
     let began = Instant::now();
-    let halloc = Halloc::open_on(&**media, pmem, UUID, 0, Known::default(), &mut |_| Ok(()))?;
+    let halloc = Halloc::open_on(&**media, pmem, UUID, 0)?;
     Ok((Arc::new(halloc), began.elapsed().as_secs_f64() * 1e3))
 }
 

@@ -29,8 +29,8 @@ pub enum ErrorKind {
     Poisoned,
     /// A documented limit was exceeded; the message names the limit and the value.
     LimitExceeded,
-    /// What is there was in use when the machine stopped, and parts of it may be older than others, or it is a copy from before, or what names it is: it is not
-    /// looked at. Fill it anew from what is kept elsewhere.
+    /// What is there was in use when the machine stopped, and parts of it may be older than others; or it is a copy from before, or what names
+    /// it is. It is not looked at. Fill it anew from what is kept elsewhere.
     Stale,
     /// An argument or option makes no sense; the message says which and what is allowed.
     InvalidArgument,

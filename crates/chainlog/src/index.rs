@@ -194,7 +194,7 @@ mod tests {
     use terrane_base::MemoryBudget;
     use terrane_format::Kind;
     use terrane_format::chain::ChainMemtable;
-    use terrane_halloc::{Halloc, Known, Plan};
+    use terrane_halloc::{Halloc, Plan};
     use terrane_media::sim::{CountingPmem, SimMedia};
     use terrane_media::{Media, PmemMode};
     use terrane_memindex::IndexKind;
@@ -211,11 +211,7 @@ mod tests {
             Space::create(&*media, path, &plan, [1; 16], 0).unwrap();
             let inner = media.map_pmem(path, PmemMode::Dax).unwrap();
             let pmem = Arc::new(CountingPmem::new(inner, costly));
-            let space = Space::on(
-                Halloc::open_on(&*media, pmem.clone(), [1; 16], 0, Known::default(), &mut |_| Ok(()))
-                    .unwrap(),
-            )
-            .unwrap();
+            let space = Space::on(Halloc::open_on(&*media, pmem.clone(), [1; 16], 0).unwrap()).unwrap();
             let of = ChainMemtable { subtable: 1, generation: 1, from_lsn: 1 };
             let index = MemIndex::new(IndexKind::Art, MemoryBudget::new(0));
             let memtable = ChainIndex::new(Chain::create(&space, of).unwrap(), index);

@@ -44,5 +44,5 @@ pub use lent::LentZone;
 pub use place::{Place, Stored, StoredOne, Written};
 pub use recover::{Recovered, recover};
 pub use space::{Admission, Space};
-pub use terrane_halloc::{Known, Plan};
+pub use terrane_halloc::Plan;
 pub use volatile::VolatileZones;

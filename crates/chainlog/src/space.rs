@@ -52,7 +52,7 @@ impl Space {
         Space::open_known(media, path, mode, uuid, device, Known::default(), &mut |_| Ok(()))
     }
 
-    /// As [`Space::open`], of a memory of which its owner keeps where it stands: see [`Halloc::open_on`].
+    /// As [`Space::open`], of a memory of which its owner keeps where it stands: see [`Halloc::open_known`].
     ///
     /// # Errors
     /// As there.
@@ -69,7 +69,7 @@ impl Space {
             // A large file that is of no use is not read whole, nor stands a sector of it in the way that cannot be.
             Halloc::look(media, path, uuid, device, known)?;
         }
-        Space::on(Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, known, note)?)
+        Space::on(Halloc::open_known(media, media.map_pmem(path, mode)?, uuid, device, known, note)?)
     }
 
     /// Whether nobody can use a memory any more: see [`Halloc::is_lost`].

@@ -53,8 +53,8 @@ pub(crate) struct DbArgs {
     /// Memory for cached blocks, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub(crate) cache_mib: usize,
-    /// Give persistent memory up that is gone, damaged or of another time than DIR, and make a new one with what the log behind it has: the newest commits
-    /// may be lost
+    /// Give persistent memory up that is gone, damaged or of another time than DIR, and make a new one with what the log behind it has: the
+    /// newest commits may be lost
     #[arg(long)]
     pub(crate) renew_pmem: bool,
     /// File of the persistent memory: where a new database (--medium) is to have it, or where that of an existing one is now, if it was

@@ -264,6 +264,16 @@ impl PmState {
     }
 }
 
+/// Where a memory stands, as far as its owner knows: at an opening, or closed behind it; or, as long as it is not known to have got that far,
+/// where it stood before. By default anywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The number of the last opening; 0 if none is known.
+    pub opening: u64,
+    /// Where it stood before that; `None` if it is known to have got there.
+    pub before: Option<u64>,
+}
+
 /// What an object's word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PmWord {

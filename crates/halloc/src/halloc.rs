@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_base::{Error, ErrorKind, Result};
 use terrane_format::pm::{
-    MAX_HEADER, MAX_OBJECTS, POOLS_AT, PmHeader, PmState, PmWord, PoolKind, PoolShape, STATE_BYTES,
+    Known, MAX_HEADER, MAX_OBJECTS, POOLS_AT, PmHeader, PmState, PmWord, PoolKind, PoolShape, STATE_BYTES,
     STATE_SLOTS,
 };
 use terrane_media::{Media, OpenMode, PM_BLOCK, Pmem, PmemMode, SECTOR, create_pmem};
@@ -125,14 +125,22 @@ impl Halloc {
     /// [`ErrorKind::Stale`] if it has another number, if the machine stopped while it was open in the page cache, or if a flush
     /// of it has failed; [`ErrorKind::NewerFormat`]; what mapping fails with ([`Media::map_pmem`]).
     pub fn open(media: &dyn Media, path: &Path, mode: PmemMode, uuid: [u8; 16], device: u32) -> Result<Self> {
-        Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device, Known::default(), &mut |_| Ok(()))
+        Halloc::open_on(media, media.map_pmem(path, mode)?, uuid, device)
     }
 
-    /// Whether [`Halloc::open_on`] would refuse a file for what stands at its beginning. That is read: mapping a file brings in all of it, and
+    /// As [`Halloc::open`], on a memory that is mapped already.
+    ///
+    /// # Errors
+    /// As there, but for those of mapping.
+    pub fn open_on(media: &dyn Media, pmem: Arc<dyn Pmem>, uuid: [u8; 16], device: u32) -> Result<Self> {
+        Halloc::open_known(media, pmem, uuid, device, Known::default(), &mut |_| Ok(()))
+    }
+
+    /// Whether [`Halloc::open_known`] would refuse a file for what stands at its beginning. That is read: mapping a file brings in all of it, and
     /// gives it all its room.
     ///
     /// # Errors
-    /// Those of [`Halloc::open_on`] that the beginning shows. A file that is too short for it passes: mapping it says what it is.
+    /// Those of [`Halloc::open_known`] that the beginning shows. A file that is too short for it passes: mapping it says what it is.
     pub fn look(media: &dyn Media, path: &Path, uuid: [u8; 16], device: u32, known: Known) -> Result<()> {
         let file = media.open(path, OpenMode::READ)?;
         let len = file.len()?;
@@ -166,9 +174,9 @@ impl Halloc {
                 let part = &mut words[..(pool.objects - first).min(SECTOR as u64 / 8) as usize * 8];
                 file.read_at(part, pool.words_at + first * 8)?;
                 for (number, word) in (first as u32..).zip(part.as_chunks().0) {
-                    match PmWord::decode(number, u64::from_le_bytes(*word)).map_err(|e| e.with_file(path))? {
-                        PmWord::Taken(_) => return Ok(false),
-                        PmWord::Free(_) => {}
+                    let word = PmWord::decode(number, u64::from_le_bytes(*word));
+                    if let PmWord::Taken(_) = word.map_err(|e| e.with_file(path))? {
+                        return Ok(false);
                     }
                 }
             }
@@ -176,13 +184,12 @@ impl Halloc {
         Ok(true)
     }
 
-    /// As [`Halloc::open`], on a memory that is mapped already, and that stands where its owner knows it to be. `note` has the owner write down,
+    /// As [`Halloc::open_on`], on a memory that stands where its owner knows it to be. `note` has the owner write down,
     /// durably, what it knows from here on, and is called before the memory stands elsewhere.
     ///
     /// # Errors
-    /// As [`Halloc::open`], but for those of mapping; [`ErrorKind::Stale`] too for a memory that stands elsewhere, which stays as it is; what
-    /// `note` fails with.
-    pub fn open_on(
+    /// As there; [`ErrorKind::Stale`] too for a memory that stands elsewhere, which stays as it is; what `note` fails with.
+    pub fn open_known(
         media: &dyn Media,
         pmem: Arc<dyn Pmem>,
         uuid: [u8; 16],
@@ -274,42 +281,6 @@ impl Halloc {
     }
 }
 
-/// Where a memory stands, as far as its owner knows: at an opening, or closed behind it; or, as long as it is not known to have got that far,
-/// where it stood before. By default anywhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    /// The number of the last opening; 0 if none is known.
-    pub opening: u64,
-    /// Where it stood before that; `None` if it is known to have got there.
-    pub before: Option<u64>,
-}
-
-impl Known {
-    fn check(self, last: Option<PmState>) -> Result<()> {
-        let (at, clean) = last.map_or((0, false), |s| (s.opening, s.clean));
-        let Known { opening, before } = self;
-        if opening == 0
-            || at == opening
-            || (at.checked_sub(1) == Some(opening) && clean)
-            || before == Some(at)
-        {
-            return Ok(());
-        }
-        let (what, hint) = match at < opening {
-            true => (
-                "this is a copy of the memory from before it was last open: what was stored since is elsewhere",
-                "open the database with the memory itself; one that is put back from a backup needs the directory from then too",
-            ),
-            false => (
-                "this memory was open since with another copy of the database's directory, which has what belongs to it",
-                "open that one, or put the memory back that belongs to this one: a copy of a directory needs a copy of its memory, from the \
-                 same backup",
-            ),
-        };
-        Err(Error::new(ErrorKind::Stale, what).with_hint(hint))
-    }
-}
-
 /// Which memory it is to be.
 struct Wanted<'a> {
     path: &'a Path,
@@ -357,7 +328,7 @@ impl Wanted<'_> {
         let shapes = [shape(subtables)?, shape(memtables)?, shape(zones)?];
         let (last, slots) = last_state(path, load)?;
         check_trusted(last, self.boot_id).map_err(|e| e.with_file(path))?;
-        self.known.check(last).map_err(|e| e.with_file(path))?;
+        check_known(last, self.known).map_err(|e| e.with_file(path))?;
         Ok(Found { header, shapes, last, slots })
     }
 }
@@ -378,6 +349,27 @@ fn check_trusted(last: Option<PmState>, boot_id: [u8; 16]) -> Result<()> {
         _ => "the machine stopped while this memory, in the page cache, was in use: parts of it may be old",
     };
     Err(Error::new(ErrorKind::Stale, what).with_hint(MAKE_ANOTHER))
+}
+
+/// Whether a memory stands where its owner knows it to be.
+fn check_known(last: Option<PmState>, known: Known) -> Result<()> {
+    let (at, clean) = last.map_or((0, false), |s| (s.opening, s.clean));
+    let is_closed_behind = clean && at.checked_sub(1) == Some(known.opening);
+    if known.opening == 0 || at == known.opening || is_closed_behind || known.before == Some(at) {
+        return Ok(());
+    }
+    let (what, hint) = match at < known.opening {
+        true => (
+            "this is a copy of the memory from before it was last open: what was stored since is elsewhere",
+            "open the database with the memory itself; one that is put back from a backup needs the directory from then too",
+        ),
+        false => (
+            "this memory was open since with another copy of the database's directory, which has what belongs to it",
+            "open that one, or put the memory back that belongs to this one: a copy of a directory needs a copy of its memory, from the \
+             same backup",
+        ),
+    };
+    Err(Error::new(ErrorKind::Stale, what).with_hint(hint))
 }
 
 /// What the state says, of which there are two copies: that of the higher opening, where one is older. `None` if the memory was never

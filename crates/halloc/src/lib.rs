@@ -45,9 +45,9 @@ mod freelist;
 mod halloc;
 mod pool;
 
-pub use halloc::{Halloc, Known, Plan};
+pub use halloc::{Halloc, Plan};
 pub use pool::{Fresh, Lent, Pool};
-pub use terrane_format::pm::MAX_TAG;
+pub use terrane_format::pm::{Known, MAX_TAG};
 
 #[cfg(all(test, loom))]
 mod model;

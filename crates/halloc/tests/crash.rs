@@ -212,7 +212,7 @@ fn open_known(media: &SimMedia, known: &Mutex<Known>) -> Result<Halloc> {
         *known.lock().unwrap() = k;
         Ok(())
     };
-    let halloc = Halloc::open_on(media, pmem, UUID, 3, noted, note)?;
+    let halloc = Halloc::open_known(media, pmem, UUID, 3, noted, note)?;
     *known.lock().unwrap() = Known { opening: halloc.opening(), before: None };
     Ok(halloc)
 }
@@ -267,7 +267,7 @@ fn an_owner_finds_its_memory_after_a_crash_anywhere_and_a_copy_of_it_does_not() 
     let refused = |_| Err(Error::new(ErrorKind::Io, "full"));
     for _ in 0..2 {
         let pmem = media.map_pmem(path(), PmemMode::Dax).unwrap();
-        let e = Halloc::open_on(&*media, pmem, UUID, 3, before, &mut { refused }).unwrap_err();
+        let e = Halloc::open_known(&*media, pmem, UUID, 3, before, &mut { refused }).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Io);
     }
     open_known(&media, &known).unwrap();
@@ -445,9 +445,7 @@ fn an_allocation_takes_one_read_one_flush_and_one_fence() {
     let media = machine();
     let inner = media.map_pmem(path(), PmemMode::Dax).unwrap();
     let pmem = Arc::new(CountingPmem::new(inner, false));
-    let (halloc, _) = costs(&pmem, || {
-        Halloc::open_on(&*media, pmem.clone(), UUID, 3, Known::default(), &mut |_| Ok(())).unwrap()
-    });
+    let (halloc, _) = costs(&pmem, || Halloc::open_on(&*media, pmem.clone(), UUID, 3).unwrap());
     let zones = halloc.pool(PoolKind::Zones);
     for _ in 0..3 {
         // The link to the next free one is the only thing that is read.

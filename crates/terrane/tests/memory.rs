@@ -590,20 +590,12 @@ fn a_directory_from_before_is_not_opened_with_the_memory_of_a_later_one() {
         let at = |name: &str| dir.path().join(format!("{name}-{n}"));
         let (own, copy, memory, kept) = (at("own"), at("copy"), at("memory"), at("kept"));
         let medium = Medium::Pmem(tiny_memory().mode(PmemMode::StandIn).path(&memory));
-        let put = |dir: &Path, options: Options, value: &[u8]| {
-            let db = Db::open(dir, options).unwrap();
-            let t = db.subtable_or_create("t", tiny_table()).unwrap();
-            let before = t.get(b"k").unwrap();
-            t.put(b"k", value).unwrap();
-            drop(t);
-            db.close().unwrap();
-            before
-        };
-        put(&own, tiny_without_medium().medium(medium.clone()), b"before");
+        exchange(&own, tiny_without_medium().medium(medium.clone()), b"before");
         copy_directory(&own, &copy);
         std::fs::copy(&memory, &kept).unwrap();
         let (first, second) = if first_is_copy { (&copy, &own) } else { (&own, &copy) };
-        assert_eq!(put(first, tiny_without_medium(), b"first").as_deref(), Some(&b"before"[..]));
+        let had = |value: &[u8]| (Some(value.to_vec()), false);
+        assert_eq!(exchange(first, tiny_without_medium(), b"first"), had(b"before"));
         for options in [
             tiny_without_medium(),
             tiny_without_medium().medium(medium),
@@ -613,12 +605,10 @@ fn a_directory_from_before_is_not_opened_with_the_memory_of_a_later_one() {
             assert_eq!((e.kind(), e.file()), (ErrorKind::Stale, Some(&*memory)), "{e}");
             assert!(e.hint().is_some_and(|h| h.contains("a copy of its memory")), "{e}");
         }
-        assert_eq!(
-            put(second, tiny_without_medium().pmem_path(&kept), b"second").as_deref(),
-            Some(&b"before"[..])
-        );
-        assert_eq!(put(first, tiny_without_medium(), b"").as_deref(), Some(&b"first"[..]));
-        assert_eq!(put(second, tiny_without_medium(), b"").as_deref(), Some(&b"second"[..]));
+        let with_its_own = tiny_without_medium().pmem_path(&kept);
+        assert_eq!(exchange(second, with_its_own, b"second"), had(b"before"));
+        assert_eq!(exchange(first, tiny_without_medium(), b""), had(b"first"));
+        assert_eq!(exchange(second, tiny_without_medium(), b""), had(b"second"));
     }
 }
 

@@ -517,35 +517,25 @@ fn copies_of_a_directory_take_nothing_from_each_other() {
     let dir = tempfile::tempdir().unwrap();
     let (own, copy, memory) = (dir.path().join("own"), dir.path().join("copy"), dir.path().join("memory"));
     let at = tiny_memory().mode(PmemMode::PageCache).path(&memory);
-    let put = |dir: &Path, options: Options, value: &str| {
-        let db = Db::open(dir, options).unwrap();
-        let t = db.subtable_or_create("t", tiny_table()).unwrap();
-        let before = t.get(b"k").unwrap().map(|value| String::from_utf8(value.to_vec()).unwrap());
-        t.put(b"k", value.as_bytes()).unwrap();
-        drop(t);
-        let renewed = db.stats().pmem_renewed;
-        db.close().unwrap();
-        (before, renewed)
-    };
     let set_aside = |n: usize| dir.path().join(format!("memory.lost-{n}"));
-    assert_eq!(put(&own, without_medium().medium(Medium::Pmem(at)), "0"), (None, false));
+    assert_eq!(exchange(&own, without_medium().medium(Medium::Pmem(at)), b"0"), (None, false));
     copy_directory(&own, &copy);
     // The first one to come takes the memory. The other one has a new one from then on, and so it goes on.
-    let mut last = ["0".to_owned(), "0".to_owned()];
+    let mut last = [b"0".to_vec(), b"0".to_vec()];
     for turn in 0..5 {
         let who = [&own, &copy][turn % 2];
-        let value = format!("of turn {turn}");
-        let found = put(who, without_medium(), &value);
+        let value = format!("of turn {turn}").into_bytes();
+        let found = exchange(who, without_medium(), &value);
         assert_eq!(found, (Some(last[turn % 2].clone()), turn > 0), "turn {turn}");
         assert!(!set_aside(turn).exists(), "turn {turn}");
         assert!(turn == 0 || set_aside(turn - 1).exists(), "turn {turn}");
         last[turn % 2] = value;
     }
     // What was put aside is as it was left: with it both go on beside each other.
-    let found = put(&copy, without_medium().pmem_path(set_aside(3)), "");
+    let found = exchange(&copy, without_medium().pmem_path(set_aside(3)), b"");
     assert_eq!(found, (Some(last[1].clone()), false));
     for who in [&own, &copy, &own] {
-        let (_, renewed) = put(who, without_medium(), "");
+        let (_, renewed) = exchange(who, without_medium(), b"");
         assert!(!renewed);
     }
 }

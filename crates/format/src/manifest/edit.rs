@@ -34,6 +34,7 @@ use crate::codec::{Reader, put_bytes, put_varint};
 use crate::extent::ExtentMeta;
 use crate::limits::{MAX_BOUND, MAX_NAME, MAX_XID, check_bound};
 use crate::options::MAX_OPTIONS;
+use crate::pm::Known;
 use crate::value_ref::ValueRef;
 
 /// What the manifest knows about the log.
@@ -64,11 +65,8 @@ pub struct MemoryPlace {
     pub number: u32,
     /// A log trails behind it.
     pub has_log: bool,
-    /// The number of its last opening; 0 if none was noted. A memory that stands neither there nor one further, closed, is not the one that belongs
-    /// to this directory.
-    pub opening: u64,
-    /// Where it stood before, if that opening may have been cut short before the memory had its number; `None` if it had.
-    pub before: Option<u64>,
+    /// Where it stands: one that stands elsewhere does not belong to this directory.
+    pub known: Known,
 }
 
 /// How a persistent memory is mapped.
@@ -367,10 +365,11 @@ impl Edit {
                 put_varint(b, place.zone_bytes);
                 put_varint(b, place.number.into());
                 b.push(u8::from(place.has_log));
-                if place.opening > 0 || place.before.is_some() {
-                    put_varint(b, place.opening);
+                let Known { opening, before } = place.known;
+                if opening > 0 || before.is_some() {
+                    put_varint(b, opening);
                 }
-                if let Some(before) = place.before {
+                if let Some(before) = before {
                     put_varint(b, before);
                 }
                 MEMORY
@@ -453,8 +452,10 @@ impl Edit {
                 zone_bytes: r.varint()?,
                 number: small(&mut r, "number of a persistent memory")?,
                 has_log: flag(&mut r)?,
-                opening: if r.is_at_end() { 0 } else { r.varint()? },
-                before: if r.is_at_end() { None } else { Some(r.varint()?) },
+                known: Known {
+                    opening: if r.is_at_end() { 0 } else { r.varint()? },
+                    before: if r.is_at_end() { None } else { Some(r.varint()?) },
+                },
             }),
             NEXT_IDS => Edit::NextIds(NextIds {
                 extent: r.varint()?,

@@ -8,6 +8,7 @@ use super::*;
 use crate::codec::Reader;
 use crate::extent::{ExtentMeta, Section};
 use crate::limits;
+use crate::pm::Known;
 use crate::value_ref::{ValuePiece, ValueRef};
 
 fn meta(id: u64) -> ExtentMeta {
@@ -79,8 +80,7 @@ fn edits() -> Vec<Edit> {
             zone_bytes: 4 << 20,
             number: 3,
             has_log: true,
-            opening: 0,
-            before: None,
+            known: Known { opening: 0, before: None },
         }),
         Edit::Memory(MemoryPlace {
             path: b"pm".to_vec(),
@@ -89,8 +89,7 @@ fn edits() -> Vec<Edit> {
             zone_bytes: 0,
             number: 0,
             has_log: false,
-            opening: 1 << 40,
-            before: None,
+            known: Known { opening: 1 << 40, before: None },
         }),
         Edit::Memory(MemoryPlace {
             path: b"pm".to_vec(),
@@ -99,8 +98,7 @@ fn edits() -> Vec<Edit> {
             zone_bytes: 0,
             number: 0,
             has_log: true,
-            opening: 1 << 40,
-            before: Some(1 << 39),
+            known: Known { opening: 1 << 40, before: Some(1 << 39) },
         }),
     ]
 }

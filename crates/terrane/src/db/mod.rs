@@ -98,9 +98,9 @@ impl Db {
     /// cannot be made as large, or memtables cannot be written out that have to be, [`ErrorKind::NotFound`] if its file is gone, and
     /// [`ErrorKind::Corruption`] if it is damaged (of these two the hint says whether [`Options::renew_pmem`] helps),
     /// [`ErrorKind::LimitExceeded`] if a new one is to be made that is too small for so many subtables, and [`ErrorKind::Stale`] for a
-    /// [stand-in](crate::PmemMode::StandIn) that was open when the machine stopped, and for a copy from before, or a directory from before. In the page cache a memory
-    /// that is gone or stale is made anew instead. It takes 8 GiB of addresses beside those of its file, which a limit on them
-    /// (`ulimit -v`) has to leave.
+    /// [stand-in](crate::PmemMode::StandIn) that was open when the machine stopped, and for a copy from before, or a directory from before. In
+    /// the page cache a memory that is gone or stale is made anew instead. It takes 8 GiB of addresses beside those of its file, which a limit
+    /// on them (`ulimit -v`) has to leave.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
         options.check()?;
         let options = options.on_processors(terrane_media::processors());
@@ -283,8 +283,9 @@ impl Db {
         self.engine.rollback_prepared(xid)
     }
 
-    /// Makes everything committed so far survive a power failure, and the loss of a device of persistent memory that has a log behind it. Waits for
-    /// a flush (on a device without a log for nothing); where that log has a gap ([`Stats::log_gap`]) until what it lacks is written out, which takes as long as writing memtables does.
+    /// Makes everything committed so far survive a power failure, and the loss of a device of persistent memory that has a log behind it. Waits
+    /// for a flush (on a device without a log for nothing); where that log has a gap ([`Stats::log_gap`]) until what it lacks is written out,
+    /// which takes as long as writing memtables does.
     ///
     /// # Errors
     /// [`ErrorKind::Poisoned`], I/O errors; where memtables are written out what that fails with, as [`ErrorKind::OutOfSpace`] and
@@ -334,7 +335,8 @@ impl Db {
     }
 
     /// Closes the database: waits for background work in progress, makes the log durable and notes a clean end, so that
-    /// the next opening has little to do. What a log behind a device lacks ([`Stats::log_gap`]) is written out before. Handles that are left fail with [`ErrorKind::Closed`] on writes.
+    /// the next opening has little to do. What a log behind a device lacks ([`Stats::log_gap`]) is written out before. Handles that are left
+    /// fail with [`ErrorKind::Closed`] on writes.
     ///
     /// # Errors
     /// What the last flush failed with. Everything acknowledged before is as safe as it was.

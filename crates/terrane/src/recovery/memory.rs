@@ -27,6 +27,7 @@ use terrane_base::reclaim::Clock;
 use terrane_base::{Error, ErrorKind, Lsn, Result, SubtableId};
 use terrane_chainlog::{Chain, Space, recover};
 use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
+use terrane_format::pm::Known;
 use terrane_media::{LockGuard, Media, PmemMode, Pool, in_shares_of_all};
 
 use crate::chains::Chains;
@@ -58,7 +59,8 @@ impl Opened {
         place: MemoryPlace,
         is_new: bool,
     ) -> Self {
-        let place = MemoryPlace { opening: space.opening(), before: None, ..place };
+        let known = Known { opening: space.opening(), before: None };
+        let place = MemoryPlace { known, ..place };
         Opened { space, place, path, is_new, lock }
     }
 }
@@ -119,8 +121,7 @@ pub(super) fn open(
             wanted
         }
         (Some(had), Some(Medium::Pmem(wanted))) => {
-            let (number, opening, before) = (had.number, had.opening, had.before);
-            let wanted = MemoryPlace { number, opening, before, ..recorded(wanted) };
+            let wanted = MemoryPlace { number: had.number, known: had.known, ..recorded(wanted) };
             let kind = |place: &MemoryPlace| (place.has_log, place.mode == MemoryMode::PageCache);
             if kind(had) != kind(&wanted) {
                 return Err(other_medium("another mode of memory, with a log or without one", dir));
@@ -160,8 +161,7 @@ fn recorded(wanted: &PmemOptions) -> MemoryPlace {
         zone_bytes: wanted.zone_bytes,
         number: 0,
         has_log,
-        opening: 0,
-        before: None,
+        known: Known::default(),
     }
 }
 

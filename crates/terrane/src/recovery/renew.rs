@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_base::{Error, ErrorKind, Result};
-use terrane_chainlog::{Known, Plan, Space};
+use terrane_chainlog::{Plan, Space};
 use terrane_format::batch::EntryKind;
 use terrane_format::manifest::{Edit, MemoryMode, MemoryPlace};
+use terrane_format::pm::Known;
 use terrane_media::{LockGuard, Media, try_pmem};
 
 use crate::chains::Chains;
@@ -78,18 +79,15 @@ impl Renewal<'_> {
     /// As [`Renewal::make`], where a memory of this database is that is not the one that is looked for: if an attempt before this one has made
     /// it, and nobody was told, there is nothing in it, and it is taken.
     fn take_up_or_make(&self, path: PathBuf, place: MemoryPlace, ours: bool) -> Result<Opened> {
+        let next = MemoryPlace { number: place.number + 1, known: Known::default(), ..place.clone() };
         // Else nothing is stored in it, for it may be needed once more.
-        if !matches!(Space::is_unused(&**self.media, &path), Ok(true)) {
-            return self.make(path, place, ours);
-        }
-        let next = MemoryPlace { number: place.number + 1, opening: 0, before: None, ..place.clone() };
-        match self.own(&path, &next) {
-            Ok((space, lock)) if is_as_planned(&space, &plan_of(&place)) => {
+        let is_unused = matches!(Space::is_unused(&**self.media, &path), Ok(true));
+        match is_unused.then(|| self.own(&path, &next)) {
+            Some(Ok((space, lock))) if is_as_planned(&space, &plan_of(&place)) => {
                 return Ok(Opened::new(space, lock, path, next, true));
             }
-            Ok(_) => {}
-            Err(e) if matches!(e.kind(), ErrorKind::Stale | ErrorKind::Corruption) => {}
-            Err(e) => return Err(e),
+            Some(Err(e)) if !matches!(e.kind(), ErrorKind::Stale | ErrorKind::Corruption) => return Err(e),
+            _ => {}
         }
         self.make(path, place, ours)
     }
@@ -104,9 +102,9 @@ impl Renewal<'_> {
         }
         let mode = mode_of(place.mode);
         let opened = media.lock(path).and_then(|lock| {
-            let known = Known { opening: place.opening, before: place.before };
             let mut note = |known| self.note(place, known);
-            let space = Space::open_known(media, path, mode, self.uuid, place.number, known, &mut note)?;
+            let space =
+                Space::open_known(media, path, mode, self.uuid, place.number, place.known, &mut note)?;
             Ok((space, lock))
         });
         opened.map_err(|e| match is_directory(media, path) {
@@ -119,11 +117,12 @@ impl Renewal<'_> {
 
     /// Writes down where the memory will stand. (Where it was moved to is noted once it is open.)
     fn note(&self, place: &MemoryPlace, known: Known) -> Result<()> {
-        let had = self.state.memory.as_ref().filter(|_| place.opening > 0);
-        had.map_or(Ok(()), |had| {
-            let Known { opening, before } = known;
-            self.manifest.append(&[Edit::Memory(MemoryPlace { opening, before, ..had.clone() })])
-        })
+        match &self.state.memory {
+            Some(had) if place.known.opening > 0 => {
+                self.manifest.append(&[Edit::Memory(MemoryPlace { known, ..had.clone() })])
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A new memory, where `e` says that the one at this place is of no use and there may be another one.
@@ -171,7 +170,7 @@ impl Renewal<'_> {
                 .with_hint("make it larger (PmemOptions::new)"));
         }
         // One that comes back later, from elsewhere, is told by its number.
-        let place = MemoryPlace { number: place.number + 1, opening: 0, before: None, ..place };
+        let place = MemoryPlace { number: place.number + 1, known: Known::default(), ..place };
         if !ours {
             try_pmem(media, &path, mode_of(place.mode))?;
         }

@@ -211,6 +211,19 @@ pub fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
+/// Opens a database on the machine itself, puts `value` in the place of what `k` has in its only subtable, and closes it: what that was, and whether
+/// the memory was made anew.
+pub fn exchange(dir: &Path, options: Options, value: &[u8]) -> (Option<Vec<u8>>, bool) {
+    let db = Db::open(dir, options).unwrap();
+    let t = db.subtable_or_create("t", tiny_table()).unwrap();
+    let before = t.get(b"k").unwrap().map(|value| value.to_vec());
+    t.put(b"k", value).unwrap();
+    drop(t);
+    let renewed = db.stats().pmem_renewed;
+    db.close().unwrap();
+    (before, renewed)
+}
+
 pub fn open(media: &Arc<SimMedia>, options: &Options) -> terrane::Result<Db> {
     Db::open_on(media.clone() as Arc<dyn Media>, DIR, options.clone())
 }
